@@ -1,0 +1,1 @@
+"""Where entries become durable: journal, write cache, entry logs and their index."""

@@ -1,0 +1,123 @@
+"""What a ledger writer or reader asks of a bookie, whether in this process or over TCP.
+
+Adds come in groups of one ledger, as they were read from a producer's socket: a group costs one
+journal record, one completion and one wake-up, however many entries are in it. Completions are
+called on the event loop's thread, in the order of the calls of one ledger, and only after the
+journal was fsynced: whoever gets `None` may tell the world.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from magnetar.core.errors import PersistenceError
+
+OnAdded = Callable[["BookieError | None"], None]
+
+
+class BookieIdentity(NamedTuple):
+    """A bookie's name, and which life of it: drawn when its disks were formatted.
+
+    An empty disk under an old name is another incarnation, so another bookie.
+    """
+
+    bookie_id: str
+    incarnation: str
+
+
+class BookieError(PersistenceError):
+    """A bookie refused or failed a request."""
+
+
+class LedgerFenced(BookieError):
+    """The ledger was fenced by a recovering reader: its writer must stop."""
+
+
+class BookieReadOnly(BookieError):
+    """The disk is full or failing: no adds, reads go on."""
+
+
+class NoSuchEntry(BookieError):
+    """This bookie is certain that it never had the entry."""
+
+
+class NoSuchLedger(BookieError):
+    """This bookie is certain that it never had the ledger, or that it was deleted."""
+
+
+class EntryUnknown(BookieError):
+    """This bookie cannot know whether it had the entry (it lost state): believe nobody's absence."""
+
+
+class EntryCorrupt(BookieError):
+    """The entry's bytes on disk fail their CRC: `path` and `offset` say where. Never served."""
+
+    def __init__(self, message: str, path: str, offset: int) -> None:
+        super().__init__(message)
+        self.path, self.offset = path, offset
+
+
+class StoredEntry(NamedTuple):
+    """An entry as a bookie returns it."""
+
+    entry_id: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEnd:
+    """What a bookie knows of a ledger's end: ids are -1 where there is none."""
+
+    last_add_confirmed: int
+    last_entry: int
+    fenced: bool
+
+
+class Bookie(Protocol):
+    """One storage node."""
+
+    @property
+    def identity(self) -> BookieIdentity: ...
+
+    @property
+    def writable(self) -> bool: ...
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        *,
+        last_add_confirmed: int,
+        on_added: OnAdded,
+        recovery: bool = False,
+    ) -> None:
+        """Stores the group durably, then calls `on_added(None)`; else with the error.
+
+        `entry_ids` ascend (mostly a `range`). An entry that is there already is overwritten by
+        the same bytes (re-replication is idempotent). A fenced ledger takes `recovery` adds only.
+        """
+
+    async def read_entries(
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int
+    ) -> list[StoredEntry]:
+        """Entries `first` to `last` (inclusive) that are here, ascending, at least one.
+
+        Stops before `bytes_max` is exceeded, but never before the first. Raises NoSuchEntry,
+        NoSuchLedger, EntryUnknown or EntryCorrupt for the first.
+        """
+
+    async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
+        """What is known of the ledger's end; with `fence`, durably refuses its writer first.
+
+        An unknown ledger that is fenced stays fenced, so that a late add cannot slip in.
+        """
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Forgets the ledger durably; its bytes go with the next collections. Idempotent."""
+
+    async def list_ledgers(self) -> list[int]:
+        """The ids of all ledgers here, ascending."""
+
+    async def close(self) -> None:
+        """Finishes what was added, checkpoints, and releases the disks."""

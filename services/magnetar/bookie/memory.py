@@ -1,0 +1,99 @@
+"""A bookie that forgets everything when it goes: for tests of the layers above.
+
+It keeps the contract of `bookie.api` (the same suite runs over it and the real one), completions
+on a later turn of the loop included, so that nothing above can rely on being called back at once.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from magnetar.bookie.api import (
+    BookieError,
+    BookieIdentity,
+    LedgerEnd,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    OnAdded,
+    StoredEntry,
+)
+
+
+@dataclass(slots=True)
+class _Ledger:
+    entries: dict[int, bytes] = field(default_factory=dict)
+    last_add_confirmed: int = -1
+    fenced: bool = False
+
+
+class MemoryBookie:
+    """See `bookie.api.Bookie`."""
+
+    def __init__(self, bookie_id: str = "memory", incarnation: str = "0") -> None:
+        self._identity = BookieIdentity(bookie_id, incarnation)
+        self._ledgers: dict[int, _Ledger] = {}
+
+    @property
+    def identity(self) -> BookieIdentity:
+        return self._identity
+
+    @property
+    def writable(self) -> bool:
+        return True
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        *,
+        last_add_confirmed: int,
+        on_added: OnAdded,
+        recovery: bool = False,
+    ) -> None:
+        error: BookieError | None = None
+        ledger = self._ledgers.setdefault(ledger_id, _Ledger())
+        if ledger.fenced and not recovery:
+            error = LedgerFenced(f"ledger {ledger_id} is fenced")
+        else:
+            ledger.entries.update(zip(entry_ids, entries, strict=True))
+            ledger.last_add_confirmed = max(ledger.last_add_confirmed, last_add_confirmed)
+        asyncio.get_running_loop().call_soon(on_added, error)
+
+    async def read_entries(
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int
+    ) -> list[StoredEntry]:
+        ledger = self._ledger(ledger_id)
+        if first not in ledger.entries:
+            raise NoSuchEntry(f"no entry {first} in ledger {ledger_id}")
+        found: list[StoredEntry] = []
+        size = 0
+        for entry_id in sorted(id_ for id_ in ledger.entries if first <= id_ <= last):
+            data = ledger.entries[entry_id]
+            size += len(data)
+            if found and size > bytes_max:
+                break
+            found.append(StoredEntry(entry_id, data))
+        return found
+
+    async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
+        if fence:
+            self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
+        ledger = self._ledger(ledger_id)
+        last_entry = max(ledger.entries, default=-1)
+        return LedgerEnd(ledger.last_add_confirmed, last_entry, ledger.fenced)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        self._ledgers.pop(ledger_id, None)
+
+    async def list_ledgers(self) -> list[int]:
+        return sorted(self._ledgers)
+
+    async def close(self) -> None:
+        self._ledgers.clear()
+
+    def _ledger(self, ledger_id: int) -> _Ledger:
+        if ledger_id not in self._ledgers:
+            raise NoSuchLedger(f"no ledger {ledger_id} on bookie {self._identity.bookie_id}")
+        return self._ledgers[ledger_id]

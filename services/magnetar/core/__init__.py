@@ -1,0 +1,1 @@
+"""What every layer shares: ids, names, clock, errors and hashes. Imports nothing of ours."""

@@ -1,0 +1,134 @@
+"""Topic and namespace names, parsed once.
+
+Full form `{persistent|non-persistent}://tenant/namespace/topic`. Short forms, as Pulsar's clients
+take them: `topic` means `persistent://public/default/topic`, `tenant/ns/topic` means
+`persistent://tenant/ns/topic`. A partition is the topic `NAME-partition-N`. The local name may
+hold any character, `/` included where a REST client encoded it.
+Source: Pulsar's docs, concepts-messaging, "Topics".
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, unquote
+
+from magnetar.core.errors import InvalidTopicName, PreconditionFailed
+
+PARTITION_SUFFIX: Final = "-partition-"
+DOMAINS: Final = ("persistent", "non-persistent")
+NAMES_CACHED_MAX: Final = 16_384
+
+_ENTITY = re.compile(r"^[-=:.\w]+$", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NamespaceName:
+    """`tenant/namespace`."""
+
+    tenant: str
+    local: str
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.local}"
+
+    @classmethod
+    def parse(cls, text: str) -> "NamespaceName":
+        """Raises PreconditionFailed where `text` is not `tenant/namespace`."""
+        parts = text.split("/")
+        if len(parts) != 2:
+            raise PreconditionFailed(f"Invalid namespace format. namespace: {text}")
+        check_entity_name(parts[0], "tenant")
+        check_entity_name(parts[1], "namespace")
+        return cls(*parts)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """A topic or one partition of it. `str()` gives the full form."""
+
+    domain: str
+    tenant: str
+    namespace_local: str
+    local: str
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.tenant}/{self.namespace_local}/{self.local}"
+
+    @property
+    def persistent(self) -> bool:
+        return self.domain == "persistent"
+
+    @property
+    def namespace(self) -> NamespaceName:
+        return NamespaceName(self.tenant, self.namespace_local)
+
+    @property
+    def encoded_local(self) -> str:
+        """The local name as it stands in metadata keys and URLs: percent-encoded."""
+        return quote(self.local, safe="")
+
+    @property
+    def partition_index(self) -> int:
+        """N of `…-partition-N`, or -1 for a topic that is no partition."""
+        _, found, tail = self.local.rpartition(PARTITION_SUFFIX)
+        # "x-partition-01" is an ordinary topic name: Pulsar accepts canonical numbers only.
+        if found and tail.isascii() and tail.isdigit() and str(int(tail)) == tail:
+            return int(tail)
+        return -1
+
+    @property
+    def base(self) -> "TopicName":
+        """The partitioned topic this is a partition of, or the topic itself."""
+        if self.partition_index < 0:
+            return self
+        local = self.local.rpartition(PARTITION_SUFFIX)[0]
+        return TopicName(self.domain, self.tenant, self.namespace_local, local)
+
+    def partition(self, index: int) -> "TopicName":
+        """Partition `index` of this topic."""
+        local = f"{self.local}{PARTITION_SUFFIX}{index}"
+        return TopicName(self.domain, self.tenant, self.namespace_local, local)
+
+    @classmethod
+    def from_encoded(cls, domain: str, namespace: NamespaceName, encoded: str) -> "TopicName":
+        """The inverse of `encoded_local`."""
+        return cls(domain, namespace.tenant, namespace.local, unquote(encoded))
+
+
+@lru_cache(maxsize=NAMES_CACHED_MAX)
+def parse_topic(text: str) -> TopicName:
+    """Parses a full or short topic name; raises InvalidTopicName naming what is wrong."""
+    if "://" in text:
+        domain, _, rest = text.partition("://")
+        if domain not in DOMAINS:
+            raise InvalidTopicName(f"Invalid topic domain: '{domain}' in '{text}'")
+        parts = rest.split("/", 2)
+        if len(parts) == 3 and parts[2].count("/") == 1 and all(parts[2].split("/")):
+            raise InvalidTopicName(
+                f"V1 topic names with a cluster are not supported: '{text}'; "
+                "use persistent://tenant/namespace/topic"
+            )
+    else:
+        domain, parts = "persistent", text.split("/")
+        if len(parts) == 1:
+            parts = ["public", "default", text]
+        if len(parts) != 3:
+            raise InvalidTopicName(
+                f"Invalid short topic name '{text}', it should be in the format of "
+                "<tenant>/<namespace>/<topic> or <topic>"
+            )
+    if len(parts) != 3 or not all(parts):
+        raise InvalidTopicName(
+            f"Invalid topic name: '{text}', it should be domain://tenant/namespace/topic"
+        )
+    for part, kind in ((parts[0], "tenant"), (parts[1], "namespace")):
+        if not _ENTITY.match(part):
+            raise InvalidTopicName(f"Invalid {kind} name '{part}' in topic '{text}'")
+    return TopicName(domain, *parts)
+
+
+def check_entity_name(name: str, kind: str) -> None:
+    """Tenant, namespace and cluster names: letters, digits and `-=:._` only."""
+    if not _ENTITY.match(name):
+        raise PreconditionFailed(f"Invalid {kind} name '{name}': use letters, digits and -=:._")

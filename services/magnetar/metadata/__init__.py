@@ -1,0 +1,1 @@
+"""What must be agreed on, small and versioned: one store interface, several forms of it."""
