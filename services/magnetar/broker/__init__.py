@@ -1,0 +1,1 @@
+"""The broker: sessions, topics and subscriptions over managed ledgers. It holds no data."""

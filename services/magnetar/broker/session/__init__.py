@@ -1,0 +1,1 @@
+"""One client's connection: frames in, commands handled, frames out."""

@@ -1,0 +1,1 @@
+"""Subscriptions: one cursor each, and a dispatcher that hands its entries to consumers."""

@@ -1,0 +1,1 @@
+"""Topics: who publishes to them, and what happens to what was published."""
