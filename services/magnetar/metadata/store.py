@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from magnetar.core.errors import MetadataError
 
+KEY_BYTES_MAX: Final = 4096
 VALUE_BYTES_MAX: Final = 1 << 20
 TRANSACTION_OPS_MAX: Final = 128
 
@@ -85,6 +86,13 @@ class BadRevision(MetadataError):
         self.key, self.expected, self.actual = key, expected, actual
 
 
+class InvalidOperation(MetadataError):
+    """The request breaks a rule or a bound of this module. Nothing was written."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, http_status=400)
+
+
 class Compacted(MetadataError):
     """A watch asked for revisions that are no longer kept: list again and watch from there."""
 
@@ -117,15 +125,32 @@ class Lease(Protocol):
         """Ends it at once and deletes its keys. Revoking a lost lease is no error."""
 
 
+class Watch(Protocol):
+    """An open watch: an async iterator. It ends when closed, or when nobody refers to it."""
+
+    def __aiter__(self) -> AsyncIterator[WatchEvent]: ...
+
+    async def __anext__(self) -> WatchEvent: ...
+
+    def close(self) -> None:
+        """Ends the watch: what it still holds is dropped, and `anext` ends. Idempotent."""
+
+
 class MetadataStore(Protocol):
-    """See the module's text. Every method raises StoreClosed after `close`."""
+    """See the module's text. Every method raises StoreClosed after `close`.
+
+    A key is a path: it starts with `/`, has no empty segment, and is text of at most
+    KEY_BYTES_MAX; a breach of this or of another bound raises InvalidOperation. A write that names
+    a lease raises LeaseLost where the lease is gone; one that names none frees the key of its
+    lease. Cancelling a write leaves it open whether it happened.
+    """
 
     async def get(self, key: str) -> Record | None: ...
 
     async def list(self, prefix: str) -> list[Record]:
         """All records whose key starts with `prefix`, in key order, from one revision."""
 
-    async def children(self, prefix: str) -> list[str]:
+    async def children(self, prefix: str) -> Sequence[str]:
         """Distinct next path segments below `prefix` (which ends in `/`), in order."""
 
     async def put(
@@ -137,18 +162,23 @@ class MetadataStore(Protocol):
         """Whether the key was there; raises BadRevision."""
 
     async def transact(self, operations: Sequence[Operation]) -> int:
-        """All operations under one new revision, or none (BadRevision). Keys are distinct."""
+        """All operations under one new revision, or none (BadRevision). Keys are distinct.
+
+        Where nothing changes (checks, deletes of absent keys), that is the newest revision.
+        """
 
     async def revision(self) -> int:
         """The newest revision of the store."""
 
     async def grant_lease(self, ttl_s: float) -> Lease: ...
 
-    def watch(self, prefix: str, *, from_revision: int | None = None) -> AsyncIterator[WatchEvent]:
-        """Changes below `prefix`, in order, each once, from `from_revision` (inclusive) on.
+    def watch(self, prefix: str, *, from_revision: int | None = None) -> Watch:
+        """Changes to keys that start with `prefix`, in order, each once, from a revision on.
 
-        None means from now: changes made after the call, not after the first `anext`.
-        Raises Compacted where the past asked for is gone. Ends with StoreClosed.
+        `from_revision` is inclusive and may lie in the future. None means from now: changes made
+        after the call, not after the first `anext`. `anext` raises Compacted where the past asked
+        for is gone, or where the watcher was too slow to keep up, and StoreClosed at the end.
         """
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Finishes the writes under way, ends watches and leases. Idempotent."""
