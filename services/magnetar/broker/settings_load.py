@@ -1,0 +1,208 @@
+"""Where settings come from: flags, then the environment, then a file, then the defaults.
+
+- Flags are what the command line parsed already.
+- The environment: `MAGNETAR_PORT` by our names, `PULSAR_PREFIX_brokerServicePort` by Pulsar's.
+- The file: lines `key=value` as in Pulsar's broker.conf, or TOML where its name ends in `.toml`;
+  keys by our names or Pulsar's. An empty value means "not set", as it does in Pulsar.
+
+A key that Pulsar has and Magnetar does not serve is warned of once; one that neither knows is an
+error that names its source and what was likely meant. With flags alone there is nothing to parse
+but what argparse did, so pydantic (150 ms of a start) is imported only once a file or a variable
+gives something; a test holds both ways to the same result.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from magnetar.broker.setting import Setting, SettingsError, settings_of
+from magnetar.broker.settings import BrokerSettings, StandaloneSettings
+
+S = TypeVar("S", bound=BrokerSettings)
+
+ENV_PREFIX: Final = "MAGNETAR_"
+PULSAR_ENV_PREFIX: Final = "PULSAR_PREFIX_"
+NEAR_MATCHES_MAX: Final = 3
+FILE_BYTES_MAX: Final = 1 << 20
+
+# Kubernetes puts the addresses of every Service into every pod: for one called "magnetar" these
+# begin as our own variables do, and mean nothing to us.
+_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_\d+_(TCP|UDP)(_|$)")
+_SERVICE_URL = re.compile(r"(tcp|udp)://")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded(Generic[S]):
+    """Settings, where each that is not the default was set, and what the user should know."""
+
+    settings: S
+    origins: Mapping[str, str]
+    warnings: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Source:
+    """What one source gives: values by setting name, each with the words that name its place."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    unsupported: list[str] = field(default_factory=list)
+
+    def give(self, name: str, value: object, origin: str) -> None:
+        """Takes one value; raises SettingsError where two keys of the source contradict."""
+        if name in self.values and self.values[name] != value and self.origins[name] != origin:
+            raise SettingsError(
+                f"{self.origins[name]} and {origin} both set {name}, to different values"
+            )
+        self.values[name], self.origins[name] = value, origin
+
+
+def load_standalone(
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config: Path | None = None,
+) -> Loaded[StandaloneSettings]:
+    """The standalone's settings. `flags` has only what was typed, by setting name."""
+    return load(StandaloneSettings, flags, environ, config)
+
+
+def load(
+    cls: type[S],
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    config: Path | None = None,
+) -> Loaded[S]:
+    """Settings of `cls`; raises SettingsError."""
+    sources = [_from_flags(flags)]
+    if config is not None or any(_is_ours(key) for key in environ):
+        known = settings_of(cls)
+        sources.append(_from_environment(known, environ))
+        if config is not None:
+            sources.append(_from_file(known, config))
+    origins: dict[str, str] = {}
+    for source in sources:
+        origins = source.origins | origins
+    if any(source.values for source in sources[1:]):
+        from magnetar.broker.settings_model import validate
+
+        settings = validate(cls, [source.values for source in sources], origins)
+    else:
+        settings = cls(**flags)  # type: ignore[arg-type]
+    return Loaded(settings, origins, _warnings([k for s in sources for k in s.unsupported]))
+
+
+def _from_flags(flags: Mapping[str, object]) -> Source:
+    return Source(dict(flags), {name: "--" + name.replace("_", "-") for name in flags})
+
+
+def _is_ours(variable: str) -> bool:
+    return variable.startswith((ENV_PREFIX, PULSAR_ENV_PREFIX))
+
+
+def _from_environment(known: Mapping[str, Setting], environ: Mapping[str, str]) -> Source:
+    source = Source()
+    by_variable = {setting.env: setting for setting in known.values()}
+    for variable in sorted(filter(_is_ours, environ)):
+        value = environ[variable]
+        if variable.startswith(PULSAR_ENV_PREFIX):
+            key = variable.removeprefix(PULSAR_ENV_PREFIX)
+            _take(source, known, key, value, f"environment variable {variable}")
+        elif variable in by_variable:
+            if value and not _SERVICE_URL.match(value):
+                name = by_variable[variable].name
+                source.give(name, value, f"environment variable {variable}")
+        elif not (_SERVICE_LINK.search(variable) or _SERVICE_URL.match(value)):
+            near = _near(variable, by_variable)
+            raise SettingsError(f"unknown environment variable {variable}{near}")
+    return source
+
+
+def _from_file(known: Mapping[str, Setting], path: Path) -> Source:
+    try:
+        text = path.read_bytes()[: FILE_BYTES_MAX + 1].decode()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text: byte {error.start}") from error
+    if len(text) > FILE_BYTES_MAX:
+        raise SettingsError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+    source = Source()
+    if path.suffix == ".toml":
+        for key, value in _toml(text, path).items():
+            _take(source, known, key, value, f"{key} in {path}")
+    else:
+        for number, key, value in _properties(text):
+            _take(source, known, key, value, f"{key} in {path} line {number}")
+    return source
+
+
+def _take(
+    source: Source, known: Mapping[str, Setting], key: str, value: object, origin: str
+) -> None:
+    """Gives the value of `key`, ours or Pulsar's, to the setting it belongs to."""
+    if key in known:
+        name = key
+    else:
+        by_pulsar_key = {s.pulsar_key: s.name for s in known.values() if s.pulsar_key}
+        if key not in by_pulsar_key:
+            pulsar_keys = _pulsar_keys()
+            if key not in pulsar_keys:
+                near = _near(key, [*known, *by_pulsar_key, *pulsar_keys])
+                raise SettingsError(f"unknown setting: {origin}{near}")
+            if value != "":
+                source.unsupported.append(key)
+            return
+        name = by_pulsar_key[key]
+    if value != "":
+        source.give(name, value, origin)
+
+
+def _near(key: str, candidates: Iterable[str]) -> str:
+    """`; did you mean …?`, or nothing."""
+    import difflib
+
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
+    found = difflib.get_close_matches(key.lower(), by_lower, NEAR_MATCHES_MAX)
+    return f"; did you mean {' or '.join(by_lower[lower] for lower in found)}?" if found else ""
+
+
+def _toml(text: str, path: Path) -> dict[str, object]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def _properties(text: str) -> list[tuple[int, str, str]]:
+    """Java's properties as broker.conf uses them: `#` comments, `=` or `:`, `\\` continues."""
+    found: list[tuple[int, str, str]] = []
+    pending, started = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        part = line.strip()
+        if not pending and (not part or part[0] in "#!"):
+            continue
+        started = started if pending else number
+        if part.endswith("\\"):
+            pending += part[:-1]
+            continue
+        key, _, value = re.sub(r"\s*[=:]\s*", "=", pending + part, count=1).partition("=")
+        pending = ""
+        found.append((started, key, value))
+    return found
+
+
+def _pulsar_keys() -> frozenset[str]:
+    """Every key of broker.conf and bookkeeper.conf in Pulsar 4.0 and 4.2."""
+    text = (Path(__file__).with_name("pulsar_keys.txt")).read_text()
+    return frozenset(text.split())
+
+
+def _warnings(unsupported: list[str]) -> tuple[str, ...]:
+    if not unsupported:
+        return ()
+    keys = ", ".join(sorted(set(unsupported)))
+    return (f"keys of Pulsar's that have no effect here: {keys}",)
