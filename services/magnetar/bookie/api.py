@@ -66,11 +66,16 @@ class StoredEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnd:
-    """What a bookie knows of a ledger's end: ids are -1 where there is none."""
+    """What a bookie knows of a ledger's end: ids are -1 where there is none.
+
+    `length_bytes` is the size of the entries that are here, or -1 where that is not known without
+    reading them: who recovers a ledger then reads them to learn it.
+    """
 
     last_add_confirmed: int
     last_entry: int
     fenced: bool
+    length_bytes: int = -1
 
 
 class Bookie(Protocol):

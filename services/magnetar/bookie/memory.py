@@ -82,7 +82,8 @@ class MemoryBookie:
             self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
         ledger = self._ledger(ledger_id)
         last_entry = max(ledger.entries, default=-1)
-        return LedgerEnd(ledger.last_add_confirmed, last_entry, ledger.fenced)
+        length = sum(map(len, ledger.entries.values()))
+        return LedgerEnd(ledger.last_add_confirmed, last_entry, ledger.fenced, length)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         self._ledgers.pop(ledger_id, None)
