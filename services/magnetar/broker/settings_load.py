@@ -29,8 +29,8 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 # Kubernetes puts the addresses of every Service into every pod: for one called "magnetar" these
 # begin as our own variables do, and mean nothing to us.
-_SERVICE_LINK = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_\d+_(TCP|UDP)(_|$)")
-_SERVICE_URL = re.compile(r"(tcp|udp)://")
+_SERVICE_LINK: Final = r"_SERVICE_HOST$|_SERVICE_PORT(_|$)|_PORT_\d+_(TCP|UDP)(_|$)"
+_SERVICE_URLS: Final = ("tcp://", "udp://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,11 @@ def _from_environment(known: Mapping[str, Setting], environ: Mapping[str, str]) 
             key = variable.removeprefix(PULSAR_ENV_PREFIX)
             _take(source, known, key, value, f"environment variable {variable}")
         elif variable in by_variable:
-            if value and not _SERVICE_URL.match(value):
+            if value and not value.startswith(_SERVICE_URLS):
                 name = by_variable[variable].name
                 source.give(name, value, f"environment variable {variable}")
-        elif not (_SERVICE_LINK.search(variable) or _SERVICE_URL.match(value)):
-            near = _near(variable, by_variable)
+        elif not (re.search(_SERVICE_LINK, variable) or value.startswith(_SERVICE_URLS)):
+            near = suggestion(variable, by_variable)
             raise SettingsError(f"unknown environment variable {variable}{near}")
     return source
 
@@ -147,9 +147,9 @@ def _take(
     else:
         by_pulsar_key = {s.pulsar_key: s.name for s in known.values() if s.pulsar_key}
         if key not in by_pulsar_key:
-            pulsar_keys = _pulsar_keys()
-            if key not in pulsar_keys:
-                near = _near(key, [*known, *by_pulsar_key, *pulsar_keys])
+            all_keys = pulsar_keys()
+            if key not in all_keys:
+                near = suggestion(key, [*known, *by_pulsar_key, *all_keys])
                 raise SettingsError(f"unknown setting: {origin}{near}")
             if value != "":
                 source.unsupported.append(key)
@@ -159,7 +159,7 @@ def _take(
         source.give(name, value, origin)
 
 
-def _near(key: str, candidates: Iterable[str]) -> str:
+def suggestion(key: str, candidates: Iterable[str]) -> str:
     """`; did you mean …?`, or nothing."""
     import difflib
 
@@ -195,7 +195,7 @@ def _properties(text: str) -> list[tuple[int, str, str]]:
     return found
 
 
-def _pulsar_keys() -> frozenset[str]:
+def pulsar_keys() -> frozenset[str]:
     """Every key of broker.conf and bookkeeper.conf in Pulsar 4.0 and 4.2."""
     text = (Path(__file__).with_name("pulsar_keys.txt")).read_text()
     return frozenset(text.split())

@@ -1,0 +1,1 @@
+"""The command `magnetar`: thin modules that parse, call and print."""

@@ -1,0 +1,1 @@
+"""How a running process is seen from outside: log lines and metrics."""

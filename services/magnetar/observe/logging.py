@@ -1,0 +1,85 @@
+"""Log lines, for people on a terminal and as JSON for collectors.
+
+The standard library's logging, with what a line is about in `extra`:
+`log.info("ledger closed", extra={"ledger_id": 7})`. Both formats put these fields behind the
+event; libraries' records (uvicorn's, asyncio's) pass through the same handler. Structlog was
+measured and left out: importing it takes 155 to 220 ms beside rich, 33 to 53 without, of a start
+that may take 500; logging is imported by asyncio already.
+"""
+
+import json
+import logging
+import sys
+import time
+from typing import Final, TextIO
+
+# Whatever else a record carries came in `extra`.
+_OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "taskName",
+    "color_message",
+}
+_COLOURS: Final = {"DEBUG": "36", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
+
+
+def configure(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+    """Sets up the process's log: `auto` is console on a terminal and JSON elsewhere."""
+    out = stream or sys.stderr
+    terminal = out.isatty()
+    handler = logging.StreamHandler(out)
+    if log_format == "console" or (log_format == "auto" and terminal):
+        handler.setFormatter(ConsoleFormatter(colour=terminal))
+    else:
+        handler.setFormatter(JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.captureWarnings(True)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time (RFC 3339, UTC), level, logger, event, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _utc(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class ConsoleFormatter(logging.Formatter):
+    """`12:30:01.250 info    magnetar.broker  event  key=value`, coloured on a terminal."""
+
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = f"{record.levelname.lower():<7}"
+        if self._colour:
+            level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
+        pairs = "".join(f" {key}={_shown(value)}" for key, value in _fields(record).items())
+        head = (
+            f"{clock}.{int(record.msecs):03d} {level} {record.name}  {record.getMessage()}{pairs}"
+        )
+        return f"{head}\n{self.formatException(record.exc_info)}" if record.exc_info else head
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _OWN_ATTRIBUTES}
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return json.dumps(text) if not text or any(c in ' "=\n\t' for c in text) else text
+
+
+def _utc(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
