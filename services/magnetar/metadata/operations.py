@@ -26,12 +26,16 @@ from magnetar.metadata.store import (
 
 @dataclass(slots=True)
 class Change:
-    """What one operation does to its key: `after` is None for a delete."""
+    """What one operation does to its key: `after` is None for a delete.
+
+    `was_leased` is set by a store that must undo the key's tie to a former lease.
+    """
 
     key: str
     before: Record | None
     after: Record | None
     lease_id: int | None = None
+    was_leased: bool = False
 
     def event(self, revision: int) -> WatchEvent:
         if self.after is None:

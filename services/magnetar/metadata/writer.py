@@ -1,0 +1,64 @@
+"""The one thread on which the embedded store opens, writes, syncs and closes its files.
+
+Jobs run in order, one at a time; each tells the event loop how it ended. What is waiting is
+bounded by the caller: the store has at most one group of writes under way.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+_Job = Callable[[], None]
+
+
+class WriterThread:
+    """A named thread and its queue."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        # A daemon: a process that exits without closing the store loses nothing by it.
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | BaseException], None]) -> None:
+        """Runs `work` on the thread, then `done` on the loop with its result or exception."""
+
+        def job() -> None:
+            result: T | BaseException
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - the loop decides what it means
+                result = error
+            self._tell(done, result)
+
+        self._jobs.put(job)
+
+    def _tell(self, done: Callable[[T | BaseException], None], result: T | BaseException) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(done, result)
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """The result of `work` on the thread."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: T | BaseException) -> None:
+            if future.done():
+                return
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.submit(work, done)
+        return await future
+
+    def stop(self) -> None:
+        """The thread ends after the jobs it has."""
+        self._jobs.put(None)
