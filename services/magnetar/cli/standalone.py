@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import signal
 import socket
@@ -23,9 +22,10 @@ from magnetar.broker.setting import SettingsError
 from magnetar.broker.settings import StandaloneSettings
 from magnetar.broker.settings_load import load_standalone
 from magnetar.core.errors import MagnetarError
+from magnetar.core.log import get_logger
 from magnetar.observe.logging import configure
 
-log = logging.getLogger("magnetar.standalone")
+log = get_logger("magnetar.standalone")
 
 _PORT_FLAGS = (("port", "--port"), ("http_port", "--http-port"))
 

@@ -6,11 +6,12 @@ fails, and `stop()` cancels what is left and waits for it, with a deadline.
 """
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
-log = logging.getLogger("magnetar.tasks")
+from magnetar.core.log import get_logger
+
+log = get_logger("magnetar.tasks")
 
 STOP_TIMEOUT_S = 5.0
 
@@ -39,8 +40,7 @@ class TaskSet:
     def _finished(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            fields = {"task": task.get_name(), "error": repr(error)}
-            log.error("task failed", exc_info=error, extra=fields)
+            log.error("task failed", task=task.get_name(), error=repr(error), exc_info=error)
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Cancels every task but the caller's own and waits until they have ended."""
@@ -51,5 +51,4 @@ class TaskSet:
         if tasks:
             _, pending = await asyncio.wait(tasks, timeout=timeout_s)
             for task in pending:
-                fields = {"task": task.get_name(), "timeout_s": timeout_s}
-                log.error("task did not stop", extra=fields)
+                log.error("task did not stop", task=task.get_name(), timeout_s=timeout_s)

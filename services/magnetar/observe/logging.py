@@ -1,10 +1,7 @@
 """Log lines, for people on a terminal and as JSON for collectors.
 
-The standard library's logging, with what a line is about in `extra`:
-`log.info("ledger closed", extra={"ledger_id": 7})`. Both formats put these fields behind the
-event; libraries' records (uvicorn's, asyncio's) pass through the same handler. Structlog was
-measured and left out: importing it takes 155 to 220 ms beside rich, 33 to 53 without, of a start
-that may take 500; logging is imported by asyncio already.
+Both formats put a line's fields (`magnetar.core.log`) behind its event. Records of libraries
+(uvicorn's, asyncio's) go through the same handler, so that there is one stream in one format.
 """
 
 import json
@@ -13,13 +10,8 @@ import sys
 import time
 from typing import Final, TextIO
 
-# Whatever else a record carries came in `extra`.
-_OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {
-    "message",
-    "asctime",
-    "taskName",
-    "color_message",
-}
+from magnetar.core.log import FIELDS
+
 _COLOURS: Final = {"DEBUG": "36", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 
 
@@ -72,7 +64,8 @@ class ConsoleFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    return {key: value for key, value in vars(record).items() if key not in _OWN_ATTRIBUTES}
+    fields: dict[str, object] = getattr(record, FIELDS, {})
+    return fields
 
 
 def _shown(value: object) -> str:
