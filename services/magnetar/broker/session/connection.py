@@ -1,0 +1,134 @@
+"""The socket of one client: bytes into the decoder, what gathered out in one call.
+
+Frames to send are collected in a list and written once per turn of the event loop, so that the
+receipts of a commit, or the messages of a dispatch, cost one system call. Reading pauses while
+what the client published and has not been receipted for exceeds a bound, so that a fast producer
+waits in its own TCP window, not in our memory. A reader that is too slow makes `writable` false:
+dispatchers hand nothing over until the transport's buffer has drained.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from magnetar.broker.session.session import Session
+from magnetar.wire.decoder import FrameDecoder
+from magnetar.wire.framing import ProtocolError
+
+log = structlog.get_logger("magnetar.connection")
+
+WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
+WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
+CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class Connection(asyncio.BufferedProtocol):
+    """See the module's text. One session each; the session never sees the socket."""
+
+    __slots__ = (
+        "_decoder",
+        "_flush_scheduled",
+        "_loop",
+        "_out",
+        "_session",
+        "_transport",
+        "closed",
+        "heard",
+        "writable",
+    )
+
+    def __init__(self, session: Session, frame_bytes_max: int) -> None:
+        self._session = session
+        self._decoder = FrameDecoder(frame_bytes_max)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[bytes] = []
+        self._flush_scheduled = False
+        self.writable = True
+        self.closed = False
+        self.heard = True
+
+    # -- asyncio's side --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # TCP servers make no other
+        self._transport = transport
+        transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
+        host, port = transport.get_extra_info("peername")[:2]
+        self._session.opened(self, f"/{host}:{port}")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.heard = True
+        if self.closed:
+            return
+        try:
+            events = self._decoder.received(nbytes)
+        except ProtocolError as error:
+            self._session.handle(error.events)
+            self._session.broken(error)
+            return
+        if events:
+            self._session.handle(events)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._out.clear()
+        self._session.lost(exc)
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        self._session.drained()
+
+    # -- the session's side ----------------------------------------------------------------
+
+    def send(self, frame: bytes) -> None:
+        """Queues a whole frame, or several; it leaves with this turn of the loop."""
+        self._out.append(frame)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def send_parts(self, parts: list[bytes]) -> None:
+        """Queues frames given in parts, in order."""
+        self._out += parts
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        out = self._out
+        if not out or self._transport is None or self.closed:
+            return
+        self._out = []
+        if len(out) == 1:
+            self._transport.write(out[0])
+        else:
+            self._transport.writelines(out)
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Sends what is queued, then closes; after CLOSE_TIMEOUT_S the rest is dropped."""
+        if self.closed or self._transport is None:
+            return
+        self._flush()
+        self.closed = True
+        self._transport.close()
+        self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)

@@ -1,0 +1,260 @@
+"""Everything that one connection is told: answers, receipts, messages, and requests to reattach.
+
+A link is what topics and subscriptions know of a client (`ProducerSink`, `ConsumerSink`). It
+encodes and hands over to the connection, blocks nowhere, and after the connection is gone every
+call is harmless. It also keeps the count of published bytes that wait for their receipt, which
+bounds the memory that one connection can claim.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from magnetar.broker.session.budget import PublishBudget
+from magnetar.broker.subscription.sink import Delivery
+from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.core.errors import MagnetarError, ServerError
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.commands import CommandType
+from magnetar.wire.encoder import PING, MessageFramer, encode_command, encode_receipts
+from magnetar.wire.entry import without_broker_entry_metadata
+from magnetar.wire.message_id import ack_set_words
+
+SERVER_REQUEST_ID: Final = 2**64 - 1
+"""The request id of commands that answer no request."""
+
+BROKER_ENTRY_METADATA_VERSION: Final = 18
+ACTIVE_CONSUMER_CHANGE_VERSION: Final = 12
+
+_ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
+
+
+class Wire(Protocol):
+    """What a link needs of its connection."""
+
+    closed: bool
+    writable: bool
+    heard: bool
+
+    def send(self, frame: bytes) -> None: ...
+
+    def send_parts(self, parts: list[bytes]) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Link:
+    """See the module's text."""
+
+    __slots__ = (
+        "_budget",
+        "_framers",
+        "_liveness_timeout_s",
+        "_pong",
+        "_wire",
+        "address",
+        "client_version",
+        "entry_metadata",
+        "pending_bytes",
+        "protocol_version",
+    )
+
+    def __init__(
+        self, wire: Wire, address: str, budget: PublishBudget, liveness_timeout_s: float
+    ) -> None:
+        self._wire = wire
+        self._budget = budget
+        self._liveness_timeout_s = liveness_timeout_s
+        self._framers: dict[int, MessageFramer] = {}
+        self._pong: asyncio.Event | None = None
+        self.address = address
+        self.client_version = ""
+        self.protocol_version = 0
+        self.entry_metadata = False
+        self.pending_bytes = 0
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def answer(self, kind: "CommandType.ValueType", message: object) -> None:
+        """Sends one command."""
+        self._wire.send(encode_command(kind, message))
+
+    def success(self, request_id: int) -> None:
+        self.answer(CommandType.SUCCESS, pb.CommandSuccess(request_id=request_id))
+
+    def error(self, request_id: int, error: MagnetarError) -> None:
+        """The ERROR command."""
+        self.error_code(request_id, error.code, error.message)
+
+    def error_code(self, request_id: int, code: ServerError, text: str) -> None:
+        command = pb.CommandError(request_id=request_id, error=int(code), message=text)  # type: ignore[arg-type]
+        self.answer(CommandType.ERROR, command)
+
+    # -- producers -------------------------------------------------------------------------
+
+    def publishing(self, size_bytes: int) -> None:
+        """Counts what is about to be appended; reading pauses above the bound."""
+        self.pending_bytes += size_bytes
+        self._budget.took(self, size_bytes)
+
+    def published(self, size_bytes: int) -> None:
+        """Counts what was answered; reading goes on below the low mark."""
+        self.pending_bytes -= size_bytes
+        self._budget.gave_back(self, size_bytes)
+
+    def pause_reading(self) -> None:
+        self._wire.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._wire.resume_reading()
+
+    def send_receipts(
+        self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
+    ) -> None:
+        self.published(run.size_bytes)
+        if producer.closed:
+            return  # the client has another life of this producer, and resends to that one
+        self._wire.send(
+            encode_receipts(
+                producer.producer_id,
+                run.sequence_ids,
+                run.highest_sequence_ids,
+                ledger_id,
+                first_entry_id,
+            )
+        )
+
+    def send_errors(self, producer: Producer, run: PublishRun, error: MagnetarError) -> None:
+        self.published(run.size_bytes)
+        if producer.closed:
+            return
+        for sequence_id in run.sequence_ids:
+            self.send_error(producer.producer_id, sequence_id, error.code, error.message)
+
+    def send_error(
+        self, producer_id: int, sequence_id: int, code: ServerError, text: str
+    ) -> None:
+        """Refuses one message."""
+        self.answer(
+            CommandType.SEND_ERROR,
+            pb.CommandSendError(
+                producer_id=producer_id,
+                sequence_id=sequence_id,
+                error=int(code),  # type: ignore[arg-type]
+                message=text,
+            ),
+        )
+
+    def producer_ready(self, producer: Producer) -> None:
+        """PRODUCER_SUCCESS; a second one for a producer that waited for exclusive access."""
+        success = pb.CommandProducerSuccess(
+            request_id=producer.request_id,
+            producer_name=producer.name,
+            last_sequence_id=-1,
+            # Java's client reads the version without asking whether it is there.
+            schema_version=producer.schema_version,
+            producer_ready=producer.ready,
+        )
+        if producer.topic_epoch is not None and producer.ready:
+            success.topic_epoch = producer.topic_epoch
+        self.answer(CommandType.PRODUCER_SUCCESS, success)
+
+    def producer_refused(self, producer: Producer, error: MagnetarError) -> None:
+        self.error(producer.request_id, error)
+
+    def close_producer(self, producer: Producer) -> None:
+        self.answer(
+            CommandType.CLOSE_PRODUCER,
+            pb.CommandCloseProducer(
+                producer_id=producer.producer_id, request_id=SERVER_REQUEST_ID
+            ),
+        )
+
+    # -- consumers -------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        return self._wire.writable
+
+    def deliver(self, consumer_id: int, deliveries: Sequence[Delivery], epoch: int | None) -> None:
+        framer = self._framers.get(consumer_id)
+        if framer is None:
+            framer = self._framers[consumer_id] = MessageFramer(consumer_id)
+        header = framer.header
+        parts: list[bytes] = []
+        strip = not self.entry_metadata
+        for delivery in deliveries:
+            entry = delivery.entry
+            data = entry.data
+            if strip and data.startswith(_ENTRY_METADATA_MAGIC):
+                data = without_broker_entry_metadata(data)
+            ack_set = delivery.ack_set
+            parts.append(
+                header(
+                    entry.ledger_id,
+                    entry.entry_id,
+                    len(data),
+                    delivery.redelivery_count,
+                    () if ack_set is None else ack_set_words(ack_set),
+                    epoch,
+                )
+            )
+            parts.append(data)
+        self._wire.send_parts(parts)
+
+    def forget_consumer(self, consumer_id: int) -> None:
+        self._framers.pop(consumer_id, None)
+
+    def active_consumer_change(self, consumer_id: int, *, active: bool) -> None:
+        if self.protocol_version >= ACTIVE_CONSUMER_CHANGE_VERSION:
+            self.answer(
+                CommandType.ACTIVE_CONSUMER_CHANGE,
+                pb.CommandActiveConsumerChange(consumer_id=consumer_id, is_active=active),
+            )
+
+    def end_of_topic(self, consumer_id: int) -> None:
+        self.answer(
+            CommandType.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
+        )
+
+    def close_consumer(self, consumer_id: int) -> None:
+        self.answer(
+            CommandType.CLOSE_CONSUMER,
+            pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=SERVER_REQUEST_ID),
+        )
+
+    # -- liveness --------------------------------------------------------------------------
+
+    def ping(self) -> None:
+        self._wire.send(PING)
+
+    def ponged(self) -> None:
+        if self._pong is not None:
+            self._pong.set()
+
+    async def is_alive(self) -> bool:
+        """Pings and waits for the answer; a peer that stays silent is disconnected."""
+        if self._wire.closed:
+            return False
+        if self._pong is None:
+            self._pong = asyncio.Event()
+        self._pong.clear()
+        self.ping()
+        try:
+            await asyncio.wait_for(self._pong.wait(), self._liveness_timeout_s)
+        except TimeoutError:
+            self._wire.close()
+            return False
+        return not self._wire.closed
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def lost(self) -> None:
+        """The connection is gone: nobody waits for its pong any more."""
+        if self._pong is not None:
+            self._pong.set()

@@ -1,0 +1,208 @@
+"""One client's session: which command goes where, and what ends with the connection.
+
+Events of one read are handled in order, on the spot; what must wait (opening a topic, a seek) runs
+as a task owned by the session, so that a slow topic holds up nobody else on the connection. A
+handler that raises a MagnetarError answers it; anything else that escapes is a bug of ours: it is
+logged, and the connection closed, and no other session notices.
+"""
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from magnetar.broker.session.link import SERVER_REQUEST_ID, Link, Wire
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.topic.producer import Producer
+from magnetar.core.errors import MagnetarError, ServerError, ServiceNotReady, TooManyRequests
+from magnetar.core.tasks import TaskSet
+from magnetar.wire.commands import CommandType
+from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
+from magnetar.wire.framing import ProtocolError
+
+if TYPE_CHECKING:
+    from magnetar.broker.service import BrokerService
+    from magnetar.broker.session.consuming import Attachment
+
+log = structlog.get_logger("magnetar.session")
+
+COMMANDS_PENDING_MAX: Final = 50_000
+"""Commands of one connection that may wait at once (Pulsar: maxConcurrentLookupRequest)."""
+
+
+class Session:
+    """See the module's text."""
+
+    __slots__ = (
+        "_handlers",
+        "connected",
+        "consumers",
+        "link",
+        "pending_attachments",
+        "ping_sent",
+        "producers",
+        "service",
+        "tasks",
+        "watchers",
+        "wire",
+    )
+
+    def __init__(self, service: "BrokerService") -> None:
+        from magnetar.broker.session.handlers import HANDLERS
+
+        self.service = service
+        self.connected = False
+        self.producers: dict[int, tuple[Producer, Any]] = {}
+        self.consumers: dict[int, Attachment] = {}
+        self.pending_attachments: dict[tuple[str, int], Any] = {}
+        self.watchers: dict[int, Any] = {}
+        self.tasks = TaskSet("session")
+        self.ping_sent = False
+        self._handlers = HANDLERS
+        self.link: Link
+        self.wire: Wire
+
+    # -- the connection's side -------------------------------------------------------------
+
+    def opened(self, wire: Wire, address: str) -> None:
+        self.wire = wire
+        self.link = Link(wire, address, self.service.budget, self.service.liveness_timeout_s)
+        self.service.session_opened(self)
+
+    def handle(self, events: list[Event]) -> None:
+        """Handles what was received; no exception escapes."""
+        try:
+            for event in events:
+                kind = type(event)
+                if kind is SendRun:
+                    self._send(event)  # type: ignore[arg-type]
+                elif kind is AckOne:
+                    attachment = self.consumers.get(event.consumer_id)  # type: ignore[union-attr]
+                    if attachment is not None:
+                        attachment.subscription.ack_one(
+                            attachment.consumer,
+                            event.ledger_id,  # type: ignore[union-attr]
+                            event.entry_id,  # type: ignore[union-attr]
+                        )
+                elif kind is Flow:
+                    attachment = self.consumers.get(event.consumer_id)  # type: ignore[union-attr]
+                    if attachment is not None:
+                        attachment.subscription.flow(attachment.consumer, event.permits)  # type: ignore[union-attr]
+                elif kind is Command:
+                    self._command(event)  # type: ignore[arg-type]
+                else:
+                    self._odd_send(event)  # type: ignore[arg-type]
+        except ProtocolError as error:
+            self.broken(error)
+        except Exception:
+            log.exception("session failed", peer=self.link.address)
+            self.wire.close()
+
+    def broken(self, error: ProtocolError) -> None:
+        """The stream is unreadable: say why, where the peer can still read, and close."""
+        log.info("protocol error", peer=self.link.address, error=str(error))
+        self.wire.close()
+
+    def drained(self) -> None:
+        """The peer reads again."""
+        for attachment in list(self.consumers.values()):
+            attachment.subscription.on_writable(attachment.consumer)
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection is gone: detach everything that it had."""
+        self.link.lost()
+        self.service.budget.forget(self.link)
+        self.service.session_lost(self)
+        for producer, topic in self.producers.values():
+            if not producer.closed:
+                topic.remove_producer(producer)
+        self.producers.clear()
+        for attachment in list(self.consumers.values()):
+            attachment.detach()
+        self.consumers.clear()
+        for watcher in self.watchers.values():
+            watcher.close()
+        self.watchers.clear()
+        self.service.tasks.start(self.tasks.stop(), "end-session")
+
+    # -- the hot path ----------------------------------------------------------------------
+
+    def _send(self, run: SendRun) -> None:
+        found = self.producers.get(run.producer_id)
+        if found is None:
+            self._unknown_producer(run.producer_id)
+            return
+        producer, topic = found
+        if producer.closed or not producer.ready:
+            return  # sent away meanwhile: the client resends to the producer's next life
+        self.link.publishing(run.size_bytes)
+        topic.publish(producer, run)
+
+    def _odd_send(self, event: Send | BadSend) -> None:
+        if isinstance(event, BadSend):
+            if event.producer_id in self.producers:
+                self.link.send_error(
+                    event.producer_id, event.sequence_id, event.code, event.reason
+                )
+            return
+        command = event.command
+        if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+            self.link.send_error(
+                command.producer_id,
+                command.sequence_id,
+                ServerError.NOT_ALLOWED_ERROR,
+                "Transactions are not enabled on this broker",
+            )
+            return
+        highest = max(command.highest_sequence_id, command.sequence_id)
+        run = SendRun(
+            command.producer_id,
+            [command.sequence_id],
+            [highest],
+            [command.num_messages],
+            [event.entry],
+            len(event.entry),
+        )
+        self._send(run)
+
+    def _unknown_producer(self, producer_id: int) -> None:
+        raise ProtocolError(f"SEND for the unknown producer {producer_id}")
+
+    # -- commands --------------------------------------------------------------------------
+
+    def _command(self, command: Command) -> None:
+        kind = command.type
+        if not self.connected and kind != CommandType.CONNECT:
+            raise ProtocolError(f"{CommandType.Name(kind)} before CONNECT")  # type: ignore[arg-type]
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise ProtocolError(f"{CommandType.Name(kind)} is not for a broker")  # type: ignore[arg-type]
+        message: Any = command.message
+        request_id = getattr(message, "request_id", SERVER_REQUEST_ID)
+        try:
+            waiting = handler(self, message)
+        except MagnetarError as error:
+            self.link.error(request_id, error)
+            return
+        if waiting is None:
+            return
+        if len(self.tasks) >= COMMANDS_PENDING_MAX:
+            waiting.close()
+            self.link.error(request_id, TooManyRequests("Too many requests of this connection wait"))
+            return
+        self.tasks.start(self._answered(waiting, request_id), CommandType.Name(kind))  # type: ignore[arg-type]
+
+    async def _answered(self, waiting: Coroutine[Any, Any, None], request_id: int) -> None:
+        try:
+            await waiting
+        except MagnetarError as error:
+            self.link.error(request_id, error)
+        except TimeoutError:
+            self.link.error(request_id, ServiceNotReady("The request timed out, please retry"))
+        except Exception as error:
+            log.exception("command failed", peer=self.link.address)
+            self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error}")
+
+    def consumer(self, consumer_id: int) -> Consumer | None:
+        attachment = self.consumers.get(consumer_id)
+        return None if attachment is None else attachment.consumer

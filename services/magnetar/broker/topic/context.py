@@ -1,0 +1,34 @@
+"""What every topic of a broker shares."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from magnetar.broker.schema.topic_schemas import TopicSchemas
+from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.topic.producer import PublishRun
+from magnetar.core.clock import Clock
+from magnetar.core.tasks import TaskSet
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """Caps of one topic; 0 means none."""
+
+    producers_per_topic_max: int = 0
+    subscriptions_per_topic_max: int = 0
+    nonpersistent_pending_per_connection_max: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicContext:
+    """Handed to each topic when it is opened.
+
+    `stamp_entries`, where set, puts broker entry metadata (PIP-70) before each entry of a run.
+    """
+
+    clock: Clock
+    tasks: TaskSet
+    schemas: TopicSchemas
+    limits: TopicLimits
+    subscription_limits: SubscriptionLimits
+    stamp_entries: Callable[[PublishRun], None] | None = None

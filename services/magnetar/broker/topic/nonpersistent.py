@@ -1,0 +1,146 @@
+"""A non-persistent topic: what is published goes to who is there, and is kept nowhere.
+
+Receipts come at once and carry no position (-1:-1). What no connected consumer has permits for is
+dropped and counted (Pulsar's docs, "Non-persistent topics").
+"""
+
+from typing import Final
+
+from magnetar.broker.schema.registry import SchemaInfo
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
+from magnetar.broker.topic.context import TopicContext
+from magnetar.broker.topic.counters import TopicCounters
+from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.producers import ProducerRegistry
+from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.core.errors import (
+    ConsumerBusy,
+    PreconditionFailed,
+    ProducerBusy,
+    ServiceNotReady,
+    SubscriptionNotFound,
+)
+from magnetar.core.names import TopicName
+
+NO_POSITION: Final = -1
+
+
+class NonPersistentTopic:
+    """One non-persistent topic or partition, served by this broker."""
+
+    __slots__ = (
+        "_closing",
+        "_context",
+        "counters",
+        "full_name",
+        "last_active_ms",
+        "name",
+        "producers",
+        "subscriptions",
+    )
+
+    def __init__(self, name: TopicName, context: TopicContext) -> None:
+        self.name = name
+        self.full_name = str(name)
+        self.counters = TopicCounters()
+        self.subscriptions: dict[str, NonPersistentSubscription] = {}
+        self.producers = ProducerRegistry(self.full_name, None, _forget_epoch)
+        self.last_active_ms = context.clock.now_ms()
+        self._context = context
+        self._closing = False
+
+    async def add_producer(self, producer: Producer) -> None:
+        """See `ProducerRegistry.add`."""
+        self._check_serving()
+        limit = self._context.limits.producers_per_topic_max
+        if limit and len(self.producers) >= limit:
+            raise ProducerBusy(f"Topic {self.full_name} reached max producers limit")
+        await self.producers.add(producer)
+        self.last_active_ms = self._context.clock.now_ms()
+
+    def remove_producer(self, producer: Producer) -> None:
+        self.last_active_ms = self._context.clock.now_ms()
+        if (next_in_line := self.producers.remove(producer)) is not None:
+            self._context.tasks.start(self.producers.promote(next_in_line), "promote-producer")
+
+    def publish(self, producer: Producer, run: PublishRun) -> None:
+        """Hands the run to every subscription, then answers it."""
+        messages = sum(run.message_counts)
+        producer.messages_in += messages
+        producer.bytes_in += run.size_bytes
+        self.counters.published(run.entries, messages, run.size_bytes, 0.0)
+        for subscription in self.subscriptions.values():
+            subscription.publish(run.entries)
+        producer.sink.send_receipts(producer, run, NO_POSITION, NO_POSITION)
+
+    async def subscribe(
+        self, request: SubscribeRequest, consumer: Consumer
+    ) -> NonPersistentSubscription:
+        """Attaches the consumer; the subscription lives as long as the topic is loaded."""
+        self._check_serving()
+        subscription = self.subscriptions.get(request.subscription)
+        if subscription is None:
+            subscription = await self.create_subscription(request.subscription)
+        await subscription.add_consumer(consumer)
+        self.last_active_ms = self._context.clock.now_ms()
+        return subscription
+
+    async def create_subscription(self, name: str) -> NonPersistentSubscription:
+        subscription = NonPersistentSubscription(
+            self.full_name,
+            name,
+            limits=self._context.subscription_limits,
+            clock=self._context.clock,
+            tasks=self._context.tasks,
+        )
+        return self.subscriptions.setdefault(name, subscription)
+
+    def remove_consumer(self, subscription: NonPersistentSubscription, consumer: Consumer) -> None:
+        self.last_active_ms = self._context.clock.now_ms()
+        subscription.remove_consumer(consumer)
+        if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found")
+        if subscription.consumers and not force:
+            raise ConsumerBusy("Subscription has active connected consumers")
+        await subscription.close()
+        self.subscriptions.pop(name, None)
+
+    async def add_schema(self, schema: SchemaInfo | None) -> bytes:
+        return await self._context.schemas.for_producer(self.name, schema)
+
+    async def check_schema(self, schema: SchemaInfo) -> None:
+        await self._context.schemas.for_consumer(self.name, schema, topic_is_idle=self.is_idle)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is attached."""
+        return not len(self.producers) and not any(
+            subscription.consumers for subscription in self.subscriptions.values()
+        )
+
+    def check_deletable(self, *, force: bool) -> None:
+        """Raises PreconditionFailed while the topic is in use, unless forced."""
+        if not force and not self.is_idle:
+            raise PreconditionFailed("Topic has active producers/subscriptions")
+
+    async def close(self) -> None:
+        """Sends everyone away."""
+        self._closing = True
+        self.producers.close_all()
+        for subscription in list(self.subscriptions.values()):
+            await subscription.close()
+
+    def _check_serving(self) -> None:
+        if self._closing:
+            raise ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
+
+
+async def _forget_epoch(_: int) -> None:
+    """A non-persistent topic's epoch lives as long as the topic is loaded."""

@@ -1,0 +1,300 @@
+"""A persistent topic: a managed ledger, its producers and its subscriptions.
+
+A publish goes `session → publish → ManagedLedger.append → (fsync) → receipt`, a run of messages at
+a time, without a task or a future: the completion is called by the ledger in order. Where an append
+fails, every producer is sent away, because a client that resends after an error must not find that
+a later message of it got in first.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from magnetar.broker.schema.registry import SchemaInfo
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.topic.context import TopicContext
+from magnetar.broker.topic.counters import TopicCounters
+from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.producers import ProducerRegistry
+from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.core.errors import (
+    ConsumerBusy,
+    MagnetarError,
+    NotAllowed,
+    PreconditionFailed,
+    ProducerBusy,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TopicTerminated,
+)
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.core.names import TopicName
+from magnetar.core.tasks import TaskSet
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.ledger import ManagedLedger
+
+log = structlog.get_logger("magnetar.topic")
+
+EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
+
+
+class PersistentTopic:
+    """One topic or one partition, served by this broker."""
+
+    __slots__ = (
+        "_closing",
+        "_context",
+        "_tasks",
+        "counters",
+        "full_name",
+        "last_active_ms",
+        "managed_ledger",
+        "name",
+        "producers",
+        "subscriptions",
+    )
+
+    def __init__(
+        self, name: TopicName, managed_ledger: ManagedLedger, context: TopicContext
+    ) -> None:
+        self.name = name
+        self.full_name = str(name)
+        self.managed_ledger = managed_ledger
+        self.counters = TopicCounters()
+        self.subscriptions: dict[str, PersistentSubscription] = {}
+        self.last_active_ms = context.clock.now_ms()
+        self._context = context
+        self._tasks = context.tasks
+        self._closing = False
+        epoch = managed_ledger.properties.get(EPOCH_PROPERTY)
+        self.producers = ProducerRegistry(
+            self.full_name, None if epoch is None else int(epoch), self._store_epoch
+        )
+        for cursor in managed_ledger.cursors.values():
+            self.subscriptions[cursor.name] = self._subscription(cursor.name)
+
+    # -- publishing ------------------------------------------------------------------------
+
+    async def add_producer(self, producer: Producer) -> None:
+        """See `ProducerRegistry.add`; also raises TopicTerminated and ServiceNotReady."""
+        self._check_serving()
+        if self.managed_ledger.terminated:
+            raise TopicTerminated("Topic was already terminated")
+        limit = self._context.limits.producers_per_topic_max
+        if limit and len(self.producers) >= limit:
+            raise ProducerBusy(f"Topic {self.full_name} reached max producers limit")
+        await self.producers.add(producer)
+        self.last_active_ms = self._context.clock.now_ms()
+
+    def remove_producer(self, producer: Producer) -> None:
+        """The client closed it or its connection is gone."""
+        self.last_active_ms = self._context.clock.now_ms()
+        if (next_in_line := self.producers.remove(producer)) is not None:
+            self._tasks.start(self.producers.promote(next_in_line), "promote-producer")
+
+    def publish(self, producer: Producer, run: PublishRun) -> None:
+        """Appends the run; its receipts are sent once it is durable."""
+        if self.managed_ledger.terminated:
+            error = TopicTerminated("Topic is already terminated")
+            producer.sink.send_errors(producer, run, error)
+            return
+        if self._context.stamp_entries is not None:
+            self._context.stamp_entries(run)
+        self.managed_ledger.append(run.entries, _Publish(self, producer, run))
+
+    def publish_failed(self, error: MagnetarError) -> None:
+        """Sends every producer away, so that all resend in order from what was not receipted."""
+        self.counters.publish_errors += 1
+        log.warning("append failed", topic=self.full_name, error=str(error))
+        self.producers.close_all()
+
+    async def _store_epoch(self, epoch: int) -> None:
+        await self.managed_ledger.set_properties({EPOCH_PROPERTY: str(epoch)})
+
+    # -- subscriptions ---------------------------------------------------------------------
+
+    async def subscribe(self, request: SubscribeRequest, consumer: Consumer) -> PersistentSubscription:
+        """Attaches the consumer, creating the subscription where that is asked and allowed."""
+        self._check_serving()
+        subscription = self.subscriptions.get(request.subscription)
+        if subscription is None:
+            subscription = await self._new_subscription(request)
+        elif request.durable != subscription.cursor.durable:
+            raise NotAllowed(
+                f"Durable subscription with name {request.subscription} already exists."
+                if subscription.cursor.durable
+                else f"NonDurable subscription with the same name already exists: "
+                f"{request.subscription}"
+            )
+        await subscription.add_consumer(consumer)
+        if request.rollback_s and not request.durable:
+            await subscription.seek_to_time(
+                self._context.clock.now_ms() - request.rollback_s * 1000
+            )
+        self.last_active_ms = self._context.clock.now_ms()
+        return subscription
+
+    async def create_subscription(
+        self, name: str, start: Position, properties: Mapping[str, str]
+    ) -> PersistentSubscription:
+        """A durable subscription whose first entry is the one at `start` (or the next one)."""
+        if name in self.subscriptions:
+            raise SubscriptionExists("Subscription already exists for topic")
+        ledger = self.managed_ledger
+        if start == EARLIEST:
+            initial = ledger.first_position
+        elif start == LATEST or start > ledger.last_confirmed:
+            initial = ledger.last_confirmed
+        else:
+            initial = ledger.previous_position(start)
+        await ledger.open_cursor(name, initial=initial, properties=properties)
+        # Two first consumers may have raced through the await: both get the one subscription.
+        if name not in self.subscriptions:
+            self.subscriptions[name] = self._subscription(name)
+        return self.subscriptions[name]
+
+    async def _new_subscription(self, request: SubscribeRequest) -> PersistentSubscription:
+        name = request.subscription
+        limit = self._context.limits.subscriptions_per_topic_max
+        if limit and len(self.subscriptions) >= limit:
+            raise ConsumerBusy("Exceed the maximum number of subscriptions of the topic: " + name)
+        if request.durable:
+            if not request.auto_create:
+                raise SubscriptionNotFound("Subscription does not exist")
+            start = EARLIEST if request.from_earliest else LATEST
+            try:
+                return await self.create_subscription(name, start, request.properties)
+            except SubscriptionExists:
+                return self.subscriptions[name]
+        ledger = self.managed_ledger
+        start = request.start or (EARLIEST if request.from_earliest else LATEST)
+        if start.ledger_id < 0:
+            initial = ledger.first_position
+        elif start > ledger.last_confirmed and start.entry_id > ledger.last_confirmed.entry_id + 1:
+            initial = ledger.last_confirmed
+        else:
+            initial = Position(start.ledger_id, start.entry_id - 1)
+            initial = min(max(initial, ledger.first_position), ledger.last_confirmed)
+        cursor = ledger.new_non_durable_cursor(name, initial)
+        subscription = self._subscription(name, cursor)
+        self.subscriptions[name] = subscription
+        return subscription
+
+    def remove_consumer(self, subscription: PersistentSubscription, consumer: Consumer) -> None:
+        """The client closed it or its connection is gone."""
+        self.last_active_ms = self._context.clock.now_ms()
+        subscription.remove_consumer(consumer)
+        if not subscription.cursor.durable and not subscription.consumers:
+            if self.subscriptions.get(subscription.name) is subscription:
+                del self.subscriptions[subscription.name]
+            self._tasks.start(subscription.close(), "close-subscription")
+
+    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
+        """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found")
+        if subscription.consumers and not force:
+            raise ConsumerBusy("Subscription has active connected consumers", http_status=412)
+        await subscription.close()
+        del self.subscriptions[name]
+        if subscription.cursor.durable:
+            await self.managed_ledger.delete_cursor(name)
+
+    def _subscription(self, name: str, cursor: Cursor | None = None) -> PersistentSubscription:
+        return PersistentSubscription(
+            self.full_name,
+            name,
+            self.managed_ledger,
+            cursor or self.managed_ledger.cursors[name],
+            limits=self._context.subscription_limits,
+            clock=self._context.clock,
+            tasks=self._tasks,
+        )
+
+    # -- schema ----------------------------------------------------------------------------
+
+    async def add_schema(self, schema: SchemaInfo | None) -> bytes:
+        """The version under which a producer's schema is known, registered where it is new."""
+        return await self._context.schemas.for_producer(self.name, schema)
+
+    async def check_schema(self, schema: SchemaInfo) -> None:
+        """A consumer's schema: added to an idle topic, else checked. Raises IncompatibleSchema."""
+        idle = (
+            not len(self.producers)
+            and not any(subscription.consumers for subscription in self.subscriptions.values())
+            and not self.managed_ledger.entries_total
+        )
+        await self._context.schemas.for_consumer(self.name, schema, topic_is_idle=idle)
+
+    # -- life ------------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is attached."""
+        return not len(self.producers) and not any(
+            subscription.consumers for subscription in self.subscriptions.values()
+        )
+
+    async def terminate(self) -> Position:
+        """No message is taken from now on. Returns the last position."""
+        position = await self.managed_ledger.terminate()
+        for producer in self.producers:
+            producer.sink.close_producer(producer)
+        for subscription in self.subscriptions.values():
+            subscription.topic_terminated()
+        return position
+
+    async def close(self) -> None:
+        """Sends everyone away and makes what is known durable."""
+        self._closing = True
+        self.producers.close_all()
+        for subscription in list(self.subscriptions.values()):
+            await subscription.close()
+        await self.managed_ledger.close()
+
+    def check_deletable(self, *, force: bool) -> None:
+        """Raises PreconditionFailed while the topic is in use, unless forced."""
+        if not force and (self.subscriptions or len(self.producers)):
+            raise PreconditionFailed("Topic has active producers/subscriptions")
+
+    def _check_serving(self) -> None:
+        if self._closing:
+            raise ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
+
+
+class SubscriptionExists(PreconditionFailed):
+    """A subscription of that name is there already."""
+
+    http_status = 409
+
+
+@dataclass(slots=True)
+class _Publish:
+    """The completion of one run."""
+
+    topic: PersistentTopic
+    producer: Producer
+    run: PublishRun
+    started: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.started = time.monotonic()
+
+    def __call__(self, ledger_id: int, first_entry_id: int, error: MagnetarError | None) -> None:
+        producer, run, topic = self.producer, self.run, self.topic
+        if error is not None:
+            producer.sink.send_errors(producer, run, error)
+            topic.publish_failed(error)
+            return
+        messages = sum(run.message_counts)
+        producer.messages_in += messages
+        producer.bytes_in += run.size_bytes
+        topic.counters.published(
+            run.entries, messages, run.size_bytes, time.monotonic() - self.started
+        )
+        producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)

@@ -1,0 +1,241 @@
+"""The topics this broker serves now: opened once, found by name, closed and deleted in order.
+
+Opening is single-flight: a thousand sessions that ask for one topic at once cause one open. What
+exists is decided by metadata (a managed ledger, or a partitioned topic's record), never by what
+happens to be loaded. Existence checks follow Pulsar: a partition may be created at any time below
+its topic's partition count, whatever auto-creation says; beyond it never.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from magnetar.broker.resources import Resources
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topic.context import TopicContext
+from magnetar.broker.topic.nonpersistent import NonPersistentTopic
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.errors import (
+    MagnetarError,
+    NotAllowed,
+    NotFound,
+    ServiceNotReady,
+    TopicNotFound,
+)
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+
+Topic = PersistentTopic | NonPersistentTopic
+
+OPEN_TIMEOUT_S: Final = 60.0
+
+
+def ledger_name(topic: TopicName) -> str:
+    """The managed ledger of a persistent topic."""
+    return f"{topic.namespace}/persistent/{topic.encoded_local}"
+
+
+class TopicRegistry:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        resources: Resources,
+        ledgers: ManagedLedgerFactory,
+        context: TopicContext,
+    ) -> None:
+        self._settings = settings
+        self._resources = resources
+        self._ledgers = ledgers
+        self._context = context
+        self._open: dict[str, Topic] = {}
+        self._opening: dict[str, asyncio.Future[Topic]] = {}
+        self._deleting: set[str] = set()
+        self._listeners: list[Callable[[TopicName, bool], None]] = []
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._open.values()))
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def loaded(self, name: TopicName) -> Topic | None:
+        return self._open.get(str(name))
+
+    def add_listener(self, listener: Callable[[TopicName, bool], None]) -> None:
+        """`listener(topic, exists)` is called when a topic came to be or went."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[TopicName, bool], None]) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    # -- finding ---------------------------------------------------------------------------
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether the very topic (not its partitioned parent) exists."""
+        if not name.persistent:
+            return str(name) in self._open
+        return str(name) in self._open or await self._ledgers.exists(ledger_name(name))
+
+    async def names(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
+        """All topics and partitions of the namespace, in order."""
+        if domain == "persistent":
+            prefix = f"{namespace}/persistent/"
+            names = await self._ledgers.names(prefix)
+            return [
+                TopicName.from_encoded(domain, namespace, name.removeprefix(prefix))
+                for name in names
+            ]
+        return sorted(
+            topic.name
+            for topic in self._open.values()
+            if topic.name.domain == domain and topic.name.namespace == namespace
+        )
+
+    async def partitions_or_create(self, name: TopicName, *, auto_create: bool) -> int:
+        """Partitions of a topic, 0 where it has none; creates partitioned metadata if configured.
+
+        Raises TopicNotFound where nothing exists and nothing may be created.
+        """
+        partitions = await self._resources.partitions(name)
+        if partitions or name.partition_index >= 0:
+            return partitions
+        settings = self._settings
+        may_create = auto_create and settings.auto_topic_creation
+        if may_create and settings.auto_topic_creation_type == "non-partitioned":
+            return 0
+        if await self.exists(name):
+            return 0
+        if not may_create:
+            raise TopicNotFound(f"Topic {name} not found")
+        try:
+            await self.create_partitioned(name, settings.default_partitions, {})
+        except MagnetarError:
+            pass  # somebody else created it at this moment; what they made is what counts
+        return await self._resources.partitions(name)
+
+    # -- opening ---------------------------------------------------------------------------
+
+    async def get_or_open(self, name: TopicName, *, create: bool) -> Topic:
+        """The topic, loaded; raises TopicNotFound, NotAllowed or ServiceNotReady."""
+        full = str(name)
+        topic = self._open.get(full)
+        if topic is not None:
+            return topic
+        if self._closed or full in self._deleting:
+            raise ServiceNotReady(f"Topic {full} is being moved or deleted, please retry")
+        opening = self._opening.get(full)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open_topic(name, create))
+            self._opening[full] = opening
+            opening.add_done_callback(lambda done: self._opened(full, done))
+        # Shielded: a session that goes away must not cancel the open that others wait for.
+        return await asyncio.wait_for(asyncio.shield(opening), OPEN_TIMEOUT_S)
+
+    def _opened(self, full: str, opening: "asyncio.Future[Topic]") -> None:
+        self._opening.pop(full, None)
+        if not opening.cancelled():
+            opening.exception()  # retrieved, also where every waiter has gone
+
+    async def _open_topic(self, name: TopicName, create: bool) -> Topic:
+        await self._check_may_exist(name)
+        is_new = not await self.exists(name)
+        if is_new and not create and not await self._is_declared_partition(name):
+            raise TopicNotFound(f"Topic {name} does not exist")
+        topic: Topic
+        if name.persistent:
+            try:
+                ledger = await self._ledgers.open(ledger_name(name), create=is_new)
+            except NotFound as error:
+                raise TopicNotFound(f"Topic {name} does not exist") from error
+            topic = PersistentTopic(name, ledger, self._context)
+        else:
+            topic = NonPersistentTopic(name, self._context)
+        self._open[str(name)] = topic
+        if is_new:
+            self._tell(name, exists=True)
+        return topic
+
+    async def _check_may_exist(self, name: TopicName) -> None:
+        if not await self._resources.namespace_exists(name.namespace):
+            raise TopicNotFound(f"Namespace not found: {name.namespace}")
+        if name.partition_index >= 0:
+            partitions = await self._resources.partitions(name.base)
+            if partitions and name.partition_index >= partitions:
+                raise NotAllowed(
+                    f"Illegal topic partition name {name} with max allowed {partitions} partitions"
+                )
+        elif await self._resources.partitions(name):
+            raise NotAllowed(f"{name} is a partitioned topic: attach to its partitions")
+
+    async def _is_declared_partition(self, name: TopicName) -> bool:
+        index = name.partition_index
+        return index >= 0 and index < await self._resources.partitions(name.base)
+
+    # -- creating and deleting -------------------------------------------------------------
+
+    async def create(self, name: TopicName, properties: dict[str, str]) -> Topic:
+        """A new topic without partitions; raises Conflict through the ledger's creation."""
+        topic = await self.get_or_open(name, create=True)
+        if properties and isinstance(topic, PersistentTopic):
+            await topic.managed_ledger.set_properties(properties)
+        return topic
+
+    async def create_partitioned(
+        self, name: TopicName, partitions: int, properties: dict[str, str]
+    ) -> None:
+        """The partitioned topic and each of its partitions."""
+        await self._resources.create_partitioned(name, partitions, dict(properties))
+        await self.create_partitions(name, 0, partitions)
+
+    async def create_partitions(self, name: TopicName, first: int, end: int) -> None:
+        """Partitions `first` to `end` (exclusive) of a topic whose metadata has them already."""
+        if not name.persistent:
+            return
+        for index in range(first, end):
+            await self.get_or_open(name.partition(index), create=True)
+
+    async def unload(self, name: TopicName) -> None:
+        """Sends its clients away; the topic opens again at the next request."""
+        topic = self._open.pop(str(name), None)
+        if topic is not None:
+            await topic.close()
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        """Deletes the topic with its data and cursors; raises PreconditionFailed while in use."""
+        full = str(name)
+        try:
+            topic = await self.get_or_open(name, create=False)
+        except (TopicNotFound, NotAllowed) as error:
+            raise NotFound(f"Topic not found: {full}") from error
+        topic.check_deletable(force=force)
+        self._deleting.add(full)
+        try:
+            self._open.pop(full, None)
+            await topic.close()
+            if name.persistent:
+                await self._ledgers.delete(ledger_name(name))
+        finally:
+            self._deleting.discard(full)
+        self._tell(name, exists=False)
+
+    def drop_idle(self, name: TopicName) -> None:
+        """Forgets a non-persistent topic that nobody is attached to."""
+        topic = self._open.get(str(name))
+        if isinstance(topic, NonPersistentTopic) and topic.is_idle:
+            del self._open[str(name)]
+            self._tell(name, exists=False)
+
+    async def close(self) -> None:
+        """Closes every topic; none opens after this."""
+        self._closed = True
+        while self._open:
+            _, topic = self._open.popitem()
+            await topic.close()
+
+    def _tell(self, name: TopicName, *, exists: bool) -> None:
+        for listener in list(self._listeners):
+            listener(name, exists)
