@@ -1,0 +1,51 @@
+"""How commands and entries are framed: the constants and layouts, and the error of a bad peer.
+
+All integers of the framing are big-endian.
+
+    simple command    total:u32  command_size:u32  BaseCommand
+    with an entry     total:u32  command_size:u32  BaseCommand  entry
+    entry             [0x0e02 size:u32 BrokerEntryMetadata]
+                      [0x0e01 crc32c:u32]  metadata_size:u32  MessageMetadata  payload
+
+`total` counts everything after itself; the CRC-32C covers everything after itself. A producer sends
+entries without the first bracket; what it sent is what is stored and what consumers get.
+"""
+
+from struct import Struct
+from typing import Final
+
+from magnetar.wire.events import Event
+
+MESSAGE_BYTES_MAX_DEFAULT: Final = 5 * 1024 * 1024
+FRAME_OVERHEAD_BYTES_MAX: Final = 10 * 1024
+FRAME_BYTES_MAX_DEFAULT: Final = MESSAGE_BYTES_MAX_DEFAULT + FRAME_OVERHEAD_BYTES_MAX
+"""Greatest frame, its first four bytes included: Pulsar's `maxMessageSize` plus its padding."""
+
+PROTOCOL_VERSION: Final = 21
+
+CHECKSUM_MAGIC: Final = 0x0E01
+BROKER_ENTRY_METADATA_MAGIC: Final = 0x0E02
+CHECKSUM_HEADER_BYTES: Final = 6
+METADATA_SIZE_BYTES: Final = 4
+FRAME_HEADER_BYTES: Final = 8
+
+U32: Final = Struct(">I")
+FRAME_HEADER: Final = Struct(">II")
+CHECKSUM_HEADER: Final = Struct(">HI")
+BROKER_ENTRY_METADATA_HEADER: Final = Struct(">HI")
+CHECKED_ENTRY_HEADER: Final = Struct(">HII")
+
+
+class ProtocolError(Exception):
+    """The peer broke the protocol in a way that leaves its stream unreadable: close it.
+
+    `events` are those of the sound frames received together with the broken one, before it.
+    """
+
+    def __init__(self, message: str, events: list[Event] | None = None) -> None:
+        super().__init__(message)
+        self.events: list[Event] = [] if events is None else events
+
+
+class MalformedEntry(Exception):
+    """An entry's bytes do not follow the layout of entries."""

@@ -1,0 +1,99 @@
+"""Scanning the small hot commands by hand, for a tenth of what parsing them costs.
+
+A scanner knows exactly one shape: the fields that official clients write, each tag in one byte, no
+varint longer than nine. Anything else is None, and the caller parses in full, so that a scanner can
+never see something else than protobuf does.
+"""
+
+from typing import Final
+
+from magnetar.wire._pb.PulsarApi_pb2 import CommandAck, CommandSend
+from magnetar.wire.events import AckOne, Flow
+from magnetar.wire.message_id import signed64
+
+SEQUENCE_ID_MAX: Final = 2**63 - 1
+MESSAGE_COUNT_MAX: Final = 2**31 - 1
+COMMAND_BYTES_MAX: Final = 131
+"""Greatest `BaseCommand` whose field has a one-byte length."""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The varint at `at` and where it ends; a negative value where it is too long for us."""
+    value = data[at]
+    at += 1
+    if value < 0x80:
+        return value, at
+    value &= 0x7F
+    for shift in range(7, 63, 7):
+        byte = data[at]
+        at += 1
+        if byte < 0x80:
+            return value | byte << shift, at
+        value |= (byte & 0x7F) << shift
+    return -1, at
+
+
+def scan_ack(data: bytes) -> AckOne | None:
+    """`type=ACK ack{consumer_id, ack_type=Individual, message_id{ledgerId, entryId}}`, or None."""
+    size = len(data)
+    if not 5 < size <= COMMAND_BYTES_MAX or data[2:5] != bytes((0x52, size - 4, 0x08)):
+        return None
+    try:
+        consumer_id, at = _varint(data, 5)
+        if data[at : at + 3] != b"\x10\x00\x1a" or data[at + 3] != size - at - 4:
+            return None
+        if data[at + 4] != 0x08:
+            return None
+        ledger_id, at = _varint(data, at + 5)
+        if data[at] != 0x10:
+            return None
+        entry_id, at = _varint(data, at + 1)
+    except IndexError:
+        return None
+    if at != size or consumer_id < 0 or ledger_id < 0 or entry_id < 0:
+        return None
+    return AckOne(consumer_id, ledger_id, entry_id)
+
+
+def scan_flow(data: bytes) -> Flow | None:
+    """`type=FLOW flow{consumer_id, messagePermits}`, or None."""
+    size = len(data)
+    if not 5 < size <= COMMAND_BYTES_MAX or data[2:5] != bytes((0x5A, size - 4, 0x08)):
+        return None
+    try:
+        consumer_id, at = _varint(data, 5)
+        if data[at] != 0x10:
+            return None
+        permits, at = _varint(data, at + 1)
+    except IndexError:
+        return None
+    if at != size or consumer_id < 0 or not 0 <= permits < 2**32:
+        return None
+    return Flow(consumer_id, permits)
+
+
+def plain_send(command: CommandSend) -> tuple[int, int, int, int] | None:
+    """(producer id, sequence id, highest sequence id, message count) of a plain SEND, or None."""
+    has = command.HasField
+    if has("txnid_least_bits") or has("txnid_most_bits") or has("marker") or has("message_id"):
+        return None
+    sequence_id = command.sequence_id
+    highest_sequence_id = command.highest_sequence_id
+    if max(sequence_id, highest_sequence_id) > SEQUENCE_ID_MAX or command.num_messages < 1:
+        return None
+    return command.producer_id, sequence_id, highest_sequence_id, command.num_messages
+
+
+def plain_ack(command: CommandAck) -> AckOne | None:
+    """The same ACK in its compact form, where that says all there is to it."""
+    if command.ack_type != CommandAck.Individual or len(command.message_id) != 1:
+        return None
+    has = command.HasField
+    if command.properties or has("validation_error") or has("request_id"):
+        return None
+    if has("txnid_least_bits") or has("txnid_most_bits"):
+        return None
+    message_id = command.message_id[0]
+    if message_id.ack_set or message_id.HasField("first_chunk_message_id"):
+        return None
+    return AckOne(command.consumer_id, signed64(message_id.ledgerId), signed64(message_id.entryId))

@@ -1,0 +1,96 @@
+"""Where a connection's bytes arrive: large buffers while it is busy, none while it is idle.
+
+A decoder takes a buffer when its transport is about to read, and gives it back once every frame in
+it was decoded; the spare ones are shared by all connections of the process, the latest first, so
+that the memory being read into stays in the processor's cache. Transports ask for memory only when
+there is something to read, hence tens of thousands of idle connections hold nothing.
+
+What is left of a frame in between stays in place. A connection that trickles (little read, little
+left) is moved to a small buffer, which grows by doubling while a frame fills it: announcing a large
+frame costs the peer as many bytes as it costs us.
+
+Invariants: bytes `start` to `end` are received and not decoded yet. At least `SLACK_BYTES` of
+readable memory follow `end`, so that a scanner may look past the last frame before it checks.
+Bound: one buffer of at most `frame_bytes_max` or `buffer_bytes`, whichever is greater, plus slack,
+for each connection with a frame under way, and `SPARE_BUFFERS_MAX` for all others together.
+"""
+
+from typing import Final
+
+BUFFER_BYTES_DEFAULT: Final = 512 * 1024
+SMALL_BUFFER_BYTES: Final = 16 * 1024
+SLACK_BYTES: Final = 64
+SPARE_BUFFERS_MAX: Final = 4
+
+_spare: list[bytearray] = []
+_NOTHING: Final = bytearray()
+_NOTHING_VIEW: Final = memoryview(_NOTHING)
+
+
+class ReceiveBuffer:
+    """The bytes that one connection received and has not decoded yet."""
+
+    __slots__ = ("buffer_bytes", "data", "end", "frame_bytes_max", "start", "view")
+
+    def __init__(self, frame_bytes_max: int, buffer_bytes: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self.buffer_bytes = buffer_bytes
+        self.data = _NOTHING
+        self.view = _NOTHING_VIEW
+        self.start = 0
+        self.end = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory held now; 0 while nothing is under way."""
+        return len(self.data)
+
+    def writable(self) -> memoryview:
+        """Free memory behind what was received; never empty."""
+        room = len(self.data) - SLACK_BYTES - self.end
+        if room <= 0:
+            self._make_room()
+        elif self.start and room < self.buffer_bytes >> 1:
+            self._move_to(self.data)
+        return self.view[self.end : len(self.data) - SLACK_BYTES]
+
+    def settle(self, received_bytes: int) -> None:
+        """Call once all whole frames were decoded: gives back memory that is not needed."""
+        left_bytes = self.end - self.start
+        if not left_bytes:
+            self._give_back()
+            self.start = self.end = 0
+        elif received_bytes + left_bytes < SMALL_BUFFER_BYTES < len(self.data) - SLACK_BYTES:
+            self._move_to(_new(SMALL_BUFFER_BYTES))
+
+    def _make_room(self) -> None:
+        left_bytes = self.end - self.start
+        size_bytes = len(self.data) - SLACK_BYTES
+        if self.data is _NOTHING:
+            pooled = _spare and self.buffer_bytes == BUFFER_BYTES_DEFAULT
+            self._move_to(_spare.pop() if pooled else _new(self.buffer_bytes))
+        elif left_bytes <= size_bytes >> 1:
+            self._move_to(self.data)
+        else:
+            self._move_to(_new(min(2 * size_bytes, max(self.frame_bytes_max, self.buffer_bytes))))
+
+    def _move_to(self, data: bytearray) -> None:
+        """Moves what is left to the front of `data`, which may be the present buffer."""
+        left_bytes = self.end - self.start
+        if left_bytes:
+            data[:left_bytes] = self.view[self.start : self.end]
+        if data is not self.data:
+            self._give_back()
+            self.data = data
+            self.view = memoryview(data)
+        self.start, self.end = 0, left_bytes
+
+    def _give_back(self) -> None:
+        if len(self.data) == BUFFER_BYTES_DEFAULT + SLACK_BYTES and len(_spare) < SPARE_BUFFERS_MAX:
+            _spare.append(self.data)
+        self.data = _NOTHING
+        self.view = _NOTHING_VIEW
+
+
+def _new(size_bytes: int) -> bytearray:
+    return bytearray(size_bytes + SLACK_BYTES)
