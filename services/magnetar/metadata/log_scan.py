@@ -5,6 +5,7 @@ flipped bit in a length could silently drop receipted writes. This scan tells th
 torn record's bytes fit no checksum at any length; a whole record with a wrong length fits at its
 true one. Format: RocksDB's wiki, "Write Ahead Log File Format": blocks of 32 KiB, in them records
 of crc32c (masked, of type and payload), length, type, payload; a block's last bytes are zero.
+Of its record types only the four that our options make it write are known here.
 """
 
 from pathlib import Path
@@ -16,11 +17,11 @@ from magnetar.core.errors import MetadataError
 
 BLOCK_BYTES: Final = 32_768
 HEADER_BYTES: Final = 7
-RECYCLABLE_HEADER_BYTES: Final = 11
 LOG_BYTES_MAX: Final = 1 << 30
 """Logs roll at a few MiB; one beyond this is not read into memory."""
 
-_RECYCLABLE_TYPES: Final = frozenset((5, 6, 7, 8, 11, 130, 131))
+_FULL, _LAST = 1, 4
+"""Types 1 to 4: a whole record, or its first, a middle or its last piece."""
 _MASK_DELTA: Final = 0xA282EAD8
 
 
@@ -60,8 +61,9 @@ def check_log(path: Path, data: bytes) -> int:
                 raise CorruptLog(path, offset, "a record without a type")
             offset = block_end
             continue
-        header = RECYCLABLE_HEADER_BYTES if kind in _RECYCLABLE_TYPES else HEADER_BYTES
-        end = offset + header + length
+        if not _FULL <= kind <= _LAST:
+            raise CorruptLog(path, offset, f"a record of unknown type {kind}")
+        end = offset + HEADER_BYTES + length
         if end > block_end:
             raise CorruptLog(path, offset, f"a record of {length} bytes crosses its block")
         if end > size:
@@ -71,7 +73,7 @@ def check_log(path: Path, data: bytes) -> int:
         if _masked(google_crc32c.value(data[offset + 6 : end])) != _stored(data, offset):
             raise CorruptLog(path, offset, "checksum mismatch")
         offset = end
-    return offset
+    return min(offset, size)
 
 
 def _stored(data: bytes, offset: int) -> int:
