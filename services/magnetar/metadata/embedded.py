@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError, TooManyRequests
+from magnetar.core.log import get_logger
 from magnetar.metadata.leases import LeaseTable
 from magnetar.metadata.operations import (
     Change,
@@ -55,7 +54,7 @@ WRITES_WAITING_MAX: Final = 65_536
 LIST_TURN_RECORDS: Final = 1_000
 """A long list gives the loop a turn after so many records, about 2 ms."""
 
-log = structlog.get_logger("magnetar.metadata")
+log = get_logger("magnetar.metadata")
 
 
 @dataclass(slots=True)
