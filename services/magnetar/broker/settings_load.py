@@ -24,6 +24,8 @@ S = TypeVar("S", bound=BrokerSettings)
 
 ENV_PREFIX: Final = "MAGNETAR_"
 PULSAR_ENV_PREFIX: Final = "PULSAR_PREFIX_"
+TEST_ENV_PREFIX: Final = "MAGNETAR_TEST_"
+"""Of the test-suite's own variables, which the servers it starts inherit."""
 NEAR_MATCHES_MAX: Final = 3
 FILE_BYTES_MAX: Final = 1 << 20
 
@@ -52,7 +54,7 @@ class Source:
 
     def give(self, name: str, value: object, origin: str) -> None:
         """Takes one value; raises SettingsError where two keys of the source contradict."""
-        if name in self.values and self.values[name] != value and self.origins[name] != origin:
+        if name in self.values and self.values[name] != value:
             raise SettingsError(
                 f"{self.origins[name]} and {origin} both set {name}, to different values"
             )
@@ -98,7 +100,8 @@ def _from_flags(flags: Mapping[str, object]) -> Source:
 
 
 def _is_ours(variable: str) -> bool:
-    return variable.startswith((ENV_PREFIX, PULSAR_ENV_PREFIX))
+    ours = variable.startswith((ENV_PREFIX, PULSAR_ENV_PREFIX))
+    return ours and not variable.startswith(TEST_ENV_PREFIX)
 
 
 def _from_environment(known: Mapping[str, Setting], environ: Mapping[str, str]) -> Source:
@@ -133,7 +136,7 @@ def _from_file(known: Mapping[str, Setting], path: Path) -> Source:
         for key, value in _toml(text, path).items():
             _take(source, known, key, value, f"{key} in {path}")
     else:
-        for number, key, value in _properties(text):
+        for key, (number, value) in _properties(text).items():
             _take(source, known, key, value, f"{key} in {path} line {number}")
     return source
 
@@ -177,9 +180,12 @@ def _toml(text: str, path: Path) -> dict[str, object]:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
 
 
-def _properties(text: str) -> list[tuple[int, str, str]]:
-    """Java's properties as broker.conf uses them: `#` comments, `=` or `:`, `\\` continues."""
-    found: list[tuple[int, str, str]] = []
+def _properties(text: str) -> dict[str, tuple[int, str]]:
+    """Java's properties as broker.conf uses them: `#` comments, `=` or `:`, `\\` continues.
+
+    Each key's last value, as in Java, with the number of its line.
+    """
+    found: dict[str, tuple[int, str]] = {}
     pending, started = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         part = line.strip()
@@ -191,7 +197,7 @@ def _properties(text: str) -> list[tuple[int, str, str]]:
             continue
         key, _, value = re.sub(r"\s*[=:]\s*", "=", pending + part, count=1).partition("=")
         pending = ""
-        found.append((started, key, value))
+        found[key] = (started, value)
     return found
 
 

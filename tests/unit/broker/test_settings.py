@@ -1,0 +1,214 @@
+"""Settings: where values come from, which source wins, and how wrong ones are reported."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.broker.setting import SettingsError, settings_of
+from magnetar.broker.settings import StandaloneSettings
+from magnetar.broker.settings_load import load_standalone, pulsar_keys
+from magnetar.broker.settings_model import model_of, validate
+
+BROKER_CONF = """\
+# As Pulsar ships it: many keys, most of them empty or at their default.
+brokerServicePort=16650
+ webServicePort = 18080
+advertisedAddress=
+! another comment
+clusterName: blue
+allowAutoTopicCreation=\\
+  false
+"""
+
+
+def write(tmp_path: Path, text: str, name: str = "broker.conf") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_nothing_given_means_the_defaults() -> None:
+    loaded = load_standalone({}, {"PATH": "/bin", "HOME": "/"})
+    assert loaded.settings == StandaloneSettings()
+    assert not loaded.origins
+    assert not loaded.warnings
+
+
+def test_a_start_with_flags_alone_does_not_import_pydantic() -> None:
+    code = (
+        "import sys; from magnetar.broker.settings_load import load_standalone;"
+        "load_standalone({'port': 0}, {}); sys.exit('pydantic' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_flags_win_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    config = write(tmp_path, "port=1\nhttp_port=1\nhost=file\n")
+    environ = {"MAGNETAR_PORT": "2", "MAGNETAR_HTTP_PORT": "2"}
+    loaded = load_standalone({"port": 3}, environ, config)
+    settings = loaded.settings
+    assert (settings.port, settings.http_port, settings.host) == (3, 2, "file")
+    assert settings.cluster_name == "standalone"
+    assert loaded.origins == {
+        "port": "--port",
+        "http_port": "environment variable MAGNETAR_HTTP_PORT",
+        "host": f"host in {config} line 3",
+    }
+
+
+def test_broker_conf_is_read_as_pulsar_writes_it(tmp_path: Path) -> None:
+    settings = load_standalone({}, {}, write(tmp_path, BROKER_CONF)).settings
+    assert (settings.port, settings.http_port, settings.cluster_name) == (16650, 18080, "blue")
+    assert settings.advertised_host is None
+    assert settings.auto_topic_creation is False
+
+
+def test_toml_takes_both_kinds_of_key_and_its_own_types(tmp_path: Path) -> None:
+    text = 'brokerServicePort = 16650\nhost = "::1"\nentry_metadata = ["index"]\nwipe = true\n'
+    settings = load_standalone({}, {}, write(tmp_path, text, "m.toml")).settings
+    assert (settings.port, settings.host, settings.wipe) == (16650, "::1", True)
+    assert settings.entry_metadata == ("index",)
+
+
+def test_pulsars_environment_prefix_is_accepted() -> None:
+    environ = {"PULSAR_PREFIX_maxMessageSize": "2048", "PULSAR_PREFIX_advertisedAddress": "h"}
+    settings = load_standalone({}, environ).settings
+    assert (settings.message_bytes_max, settings.advertised_host) == (2048, "h")
+
+
+def test_interceptors_are_named_as_pulsar_names_them() -> None:
+    names = ("AppendIndexMetadataInterceptor", "AppendBrokerTimestampMetadataInterceptor")
+    value = ", ".join("org.apache.pulsar.common.intercept." + name for name in names)
+    environ = {"PULSAR_PREFIX_brokerEntryMetadataInterceptors": value}
+    assert load_standalone({}, environ).settings.entry_metadata == ("index", "timestamp")
+
+
+def test_a_key_that_has_no_effect_is_warned_of_once(tmp_path: Path) -> None:
+    config = write(tmp_path, "zookeeperServers=a:1\nzookeeperServers=b:1\ntlsEnabled=\n")
+    loaded = load_standalone({}, {"PULSAR_PREFIX_zookeeperServers": "c:1"}, config)
+    (warning,) = loaded.warnings
+    assert warning.count("zookeeperServers") == 1
+    assert "tlsEnabled" not in warning
+
+
+@pytest.mark.parametrize(
+    ("environ", "text", "near"),
+    [
+        ({"MAGNETAR_HTP_PORT": "1"}, "environment variable MAGNETAR_HTP_PORT", "HTTP_PORT"),
+        ({"PULSAR_PREFIX_brokerServicePrt": "1"}, "PULSAR_PREFIX_brokerServicePrt", "ServicePort"),
+    ],
+)
+def test_an_unknown_variable_is_named_with_what_was_meant(
+    environ: dict[str, str], text: str, near: str
+) -> None:
+    with pytest.raises(SettingsError) as raised:
+        load_standalone({}, environ)
+    assert text in str(raised.value)
+    assert near in str(raised.value).partition("did you mean")[2]
+
+
+def test_an_unknown_key_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
+    config = write(tmp_path, "# one\nmaxMesageSize=1\n")
+    with pytest.raises(SettingsError, match=r"maxMesageSize in .* line 2; .*maxMessageSize"):
+        load_standalone({}, {}, config)
+
+
+def test_every_wrong_value_is_reported_with_its_place(tmp_path: Path) -> None:
+    config = write(tmp_path, "maxMessageSize=12\nschemaCompatibilityStrategy=SOME\n")
+    with pytest.raises(SettingsError) as raised:
+        load_standalone({}, {"MAGNETAR_PORT": "none"}, config)
+    for part in ("MAGNETAR_PORT", "line 1", "1024", "line 2", "FULL_TRANSITIVE"):
+        assert part in str(raised.value)
+
+
+def test_contradicting_keys_of_one_source_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="both set port"):
+        load_standalone({}, {}, write(tmp_path, "port=1\nbrokerServicePort=2\n"))
+    same = write(tmp_path, "port=1\nbrokerServicePort=1\n")
+    assert load_standalone({}, {}, same).settings.port == 1
+
+
+def test_a_later_line_of_the_same_key_wins_as_in_java(tmp_path: Path) -> None:
+    config = write(tmp_path, "brokerServicePort=1\nbrokerServicePort=2\n")
+    assert load_standalone({}, {}, config).settings.port == 2
+
+
+def test_addresses_that_kubernetes_puts_into_pods_are_not_settings() -> None:
+    environ = {
+        "MAGNETAR_PORT": "tcp://10.0.0.1:6650",
+        "MAGNETAR_SERVICE_HOST": "10.0.0.1",
+        "MAGNETAR_SERVICE_PORT_HTTP": "8080",
+        "MAGNETAR_PORT_6650_TCP_ADDR": "10.0.0.1",
+        "MAGNETAR_BROKER_PORT": "tcp://10.0.0.1:6650",
+    }
+    assert load_standalone({}, environ).settings == StandaloneSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("absent", None), ("bad.toml", b"port = = 1"), ("binary.conf", b"\xff\xfe=1")],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(SettingsError, match=name):
+        load_standalone({}, {}, path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ledger_rollover_min_minutes": 300},
+        {"retention_minutes": 5},
+        {"retention_size_mb": -1},
+        {"port": 65_536},
+        {"keep_alive_interval_s": 0},
+    ],
+)
+def test_what_cannot_be_meant_is_refused_however_it_is_built(values: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError):
+        StandaloneSettings(**values)
+
+
+FLAGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "port": st.integers(-2, 65_537),
+        "http_port": st.integers(-2, 65_537),
+        "host": st.text(max_size=5),
+        "data_dir": st.text("abc/", min_size=1, max_size=5).map(Path),
+        "wipe": st.booleans(),
+    },
+)
+
+
+@given(FLAGS)
+def test_both_ways_to_the_settings_agree(flags: dict[str, Any]) -> None:
+    def outcome(way: Any) -> object:
+        try:
+            return way()
+        except SettingsError:
+            return SettingsError
+
+    plain = outcome(lambda: load_standalone(flags, {}).settings)
+    parsed = outcome(lambda: validate(StandaloneSettings, [flags], {}))
+    assert plain == parsed
+
+
+def test_every_setting_says_what_it_is_and_shares_no_key() -> None:
+    settings = settings_of(StandaloneSettings).values()
+    keys = [setting.pulsar_key for setting in settings if setting.pulsar_key]
+    assert len(keys) == len(set(keys))
+    assert set(keys) <= pulsar_keys()
+    for setting in settings:
+        assert setting.help.endswith("."), setting.name
+        assert len(setting.help) <= 100, setting.name
+    assert model_of(StandaloneSettings)() is not None
