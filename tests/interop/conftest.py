@@ -1,0 +1,160 @@
+"""Fixtures of the interop tests: one server for the whole session, and per test its own namespace.
+
+The server is `magnetar standalone` on free ports with a fresh data directory. When
+MAGNETAR_TEST_SERVICE_URL and MAGNETAR_TEST_ADMIN_URL are set, the server they name is used instead:
+so the same tests can be asked of any system that claims to speak the protocol.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pulsar
+import pulsar.asyncio
+import pytest
+
+from .support import Names, ServerAddress
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+OPERATION_TIMEOUT_S = 10
+HTTP_TIMEOUT_S = 30.0
+TENANT = "interop"
+
+ConnectClient = Callable[..., pulsar.Client]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+def _await_ready(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> ServerAddress:
+    ready_file = data_dir / "standalone.json"
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        if ready_file.exists():
+            ready = json.loads(ready_file.read_text())
+            if ready["pid"] == process.pid:
+                return ServerAddress(ready["service_url"], ready["http_url"].rstrip("/"))
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    raise AssertionError(f"magnetar standalone did not become ready:\n{log.read_text()[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
+    service_url = os.environ.get("MAGNETAR_TEST_SERVICE_URL")
+    http_url = os.environ.get("MAGNETAR_TEST_ADMIN_URL")
+    if service_url and http_url:
+        yield ServerAddress(service_url, http_url.rstrip("/"))
+        return
+    root = tmp_path_factory.mktemp("standalone")
+    data_dir, log = root / "data", root / "server.log"
+    command = [sys.executable, "-m", "magnetar.cli.main", "standalone"]
+    command += ["--data-dir", str(data_dir), "--port", "0", "--http-port", "0"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    address = _await_ready(process, data_dir, log)
+    yield address
+    process.send_signal(signal.SIGTERM)
+    try:
+        code = process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise AssertionError(f"SIGTERM did not end it:\n{log.read_text()[-4000:]}") from None
+    assert code == 0, f"exit code {code} after SIGTERM:\n{log.read_text()[-4000:]}"
+
+
+@pytest.fixture(scope="session")
+def client_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the official client writes its log; it keeps the first file it is given."""
+    return tmp_path_factory.mktemp("clients") / "pulsar-client.log"
+
+
+@pytest.fixture
+def connect(server: ServerAddress, client_log: Path) -> Iterator[ConnectClient]:
+    """Opens clients that are closed with the test."""
+    opened: list[pulsar.Client] = []
+
+    def open_client(service_url: str | None = None, **options: object) -> pulsar.Client:
+        options.setdefault("operation_timeout_seconds", OPERATION_TIMEOUT_S)
+        options.setdefault("logger", pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(client_log)))
+        client = pulsar.Client(service_url or server.service_url, **options)
+        opened.append(client)
+        return client
+
+    yield open_client
+    for client in opened:
+        try:
+            client.close()
+        except pulsar.AlreadyClosed:
+            continue
+
+
+@pytest.fixture
+def client(connect: ConnectClient) -> pulsar.Client:
+    return connect()
+
+
+@pytest.fixture
+async def async_client(
+    server: ServerAddress, client_log: Path
+) -> AsyncIterator[pulsar.asyncio.Client]:
+    client = pulsar.asyncio.Client(
+        server.service_url,
+        operation_timeout_seconds=OPERATION_TIMEOUT_S,
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(client_log)),
+    )
+    yield client
+    await asyncio.wait_for(client.close(), OPERATION_TIMEOUT_S)
+
+
+@pytest.fixture(scope="session")
+def session_admin(server: ServerAddress) -> Iterator[httpx.Client]:
+    with httpx.Client(
+        base_url=server.http_url, timeout=HTTP_TIMEOUT_S, trust_env=False, follow_redirects=True
+    ) as http:
+        yield http
+
+
+@pytest.fixture
+def admin(session_admin: httpx.Client) -> httpx.Client:
+    return session_admin
+
+
+@pytest.fixture(scope="session")
+def tenant(session_admin: httpx.Client) -> str:
+    clusters = session_admin.get("/admin/v2/clusters").raise_for_status().json()
+    body = {"adminRoles": [], "allowedClusters": clusters}
+    answer = session_admin.put(f"/admin/v2/tenants/{TENANT}", json=body)
+    assert answer.status_code in {204, 409}, answer.text
+    return TENANT
+
+
+@pytest.fixture
+def names(session_admin: httpx.Client, tenant: str) -> Names:
+    """A fresh namespace."""
+    fresh = Names(tenant, f"ns-{uuid.uuid4().hex[:10]}")
+    session_admin.put(f"/admin/v2/namespaces/{fresh.path}").raise_for_status()
+    return fresh
+
+
+@pytest.fixture
+def topic(names: Names) -> str:
+    """A topic name that nobody used before; the first use creates the topic."""
+    return names.topic()

@@ -1,0 +1,269 @@
+"""The official Python client as a producer: what it sends comes back as it was."""
+
+import datetime
+import threading
+import time
+
+import pulsar
+import pytest
+
+from .support import (
+    assert_silent,
+    bodies,
+    numbered,
+    position,
+    send_all,
+    take,
+    wait_until,
+)
+
+COMPRESSIONS = [
+    pulsar.CompressionType.NONE,
+    pulsar.CompressionType.LZ4,
+    pulsar.CompressionType.ZLib,
+    pulsar.CompressionType.ZSTD,
+    pulsar.CompressionType.SNAPPY,
+]
+MESSAGE_SIZE_MAX_BYTES = 5 * 1024 * 1024
+
+
+def test_a_sent_message_is_received(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    sent = producer.send(b"hello")
+    received = consumer.receive(5000)
+    assert received.data() == b"hello"
+    assert position(received.message_id())[:2] == position(sent)[:2]
+    assert received.topic_name() == topic
+    assert received.producer_name() == producer.producer_name()
+    assert received.redelivery_count() == 0
+    consumer.acknowledge(received)
+    assert_silent(consumer)
+
+
+def test_every_field_of_a_message_arrives(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic, producer_name="named", properties={"team": "x"})
+    before_ms = int(time.time() * 1000)
+    producer.send(
+        b"body",
+        properties={"a": "1", "b": "ünï"},
+        partition_key="key",
+        ordering_key="order",
+        sequence_id=41,
+        event_timestamp=1234567890,
+    )
+    message = consumer.receive(5000)
+    assert message.properties() == {"a": "1", "b": "ünï"}
+    assert message.partition_key() == "key"
+    assert message.ordering_key() == "order"
+    assert message.event_timestamp() == 1234567890
+    assert before_ms - 1000 <= message.publish_timestamp() <= int(time.time() * 1000) + 1000
+    assert message.producer_name() == "named"
+    assert producer.last_sequence_id() == 41
+
+
+def test_ids_only_grow(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    positions = [position(message_id) for message_id in send_all(producer, numbered(50))]
+    assert positions == sorted(set(positions))
+
+
+@pytest.mark.parametrize("batching", [False, True])
+def test_send_async_answers_in_order(client: pulsar.Client, topic: str, batching: bool) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic, batching_enabled=batching)
+    answers: list[tuple[pulsar.Result, tuple[int, int, int]]] = []
+    payloads = numbered(500)
+    for payload in payloads:
+        producer.send_async(payload, lambda result, mid: answers.append((result, position(mid))))
+    producer.flush()
+    wait_until(lambda: len(answers) == 500, what="500 receipts")
+    assert {result for result, _ in answers} == {pulsar.Result.Ok}
+    positions = [at for _, at in answers]
+    assert positions == sorted(set(positions))
+    assert bodies(take(consumer, 500)) == payloads
+
+
+def test_a_batch_is_one_entry(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_publish_delay_ms=5000, batching_max_messages=10
+    )
+    for payload in numbered(10):
+        producer.send_async(payload, lambda *_: None)
+    messages = take(consumer, 10)
+    assert bodies(messages) == numbered(10)
+    assert len({position(m.message_id())[:2] for m in messages}) == 1
+    assert [m.message_id().batch_index() for m in messages] == list(range(10))
+
+
+def test_key_based_batches_hold_one_key_each(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_type=pulsar.BatchingType.KeyBased,
+        batching_max_publish_delay_ms=5000,
+    )
+    for i in range(12):
+        producer.send_async(b"%d" % i, lambda *_: None, partition_key=f"k{i % 3}")
+    producer.flush()
+    entries: dict[tuple[int, int], set[str]] = {}
+    for message in take(consumer, 12):
+        at = position(message.message_id())[:2]
+        entries.setdefault(at, set()).add(message.partition_key())
+    assert sorted(map(sorted, entries.values())) == [["k0"], ["k1"], ["k2"]]
+
+
+@pytest.mark.parametrize("batching", [False, True])
+@pytest.mark.parametrize("compression", COMPRESSIONS, ids=lambda kind: str(kind).split(".")[-1])
+def test_every_compression_round_trips(
+    client: pulsar.Client, topic: str, compression: pulsar.CompressionType, batching: bool
+) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(
+        topic, compression_type=compression, batching_enabled=batching
+    )
+    payloads = [b"x" * 10_000 + b"%d" % i for i in range(20)]
+    for payload in payloads:
+        producer.send_async(payload, lambda *_: None)
+    producer.flush()
+    assert bodies(take(consumer, 20)) == payloads
+
+
+def test_a_message_just_under_the_limit(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    payload = bytes(range(256)) * 4 * 1024 * 4
+    payload += b"z" * (MESSAGE_SIZE_MAX_BYTES - len(payload) - 1024)
+    producer.send(payload)
+    assert consumer.receive(10_000).data() == payload
+
+
+def test_an_oversized_message_is_refused_and_the_producer_lives(
+    client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    with pytest.raises(pulsar.MessageTooBig):
+        producer.send(b"x" * (MESSAGE_SIZE_MAX_BYTES + 1))
+    producer.send(b"small")
+    assert consumer.receive(5000).data() == b"small"
+
+
+def test_chunks_become_one_message(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic, chunking_enabled=True)
+    payload = bytes(range(256)) * (12 * 1024 * 4)
+    sent = producer.send(payload)
+    producer.send(b"after")
+    first, second = take(consumer, 2)
+    assert first.data() == payload
+    assert position(first.message_id())[:2] == position(sent)[:2]
+    consumer.acknowledge(first)
+    assert second.data() == b"after"
+    consumer.redeliver_unacknowledged_messages()
+    assert consumer.receive(5000).data() == b"after"
+
+
+def test_interleaved_chunks_of_two_producers(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    payloads = [bytes([65 + i]) * (11 * 1024 * 1024) for i in range(2)]
+    producers = [client.create_producer(topic, chunking_enabled=True) for _ in payloads]
+    threads = [
+        threading.Thread(target=producer.send, args=(payload,))
+        for producer, payload in zip(producers, payloads, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(bodies(take(consumer, 2))) == payloads
+
+
+def test_null_values_differ_from_empty_ones(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    producer.send(None, partition_key="gone")
+    producer.send(b"", partition_key="empty")
+    null, empty = take(consumer, 2)
+    assert (null.partition_key(), null.has_null_value()) == ("gone", True)
+    assert (empty.partition_key(), empty.has_null_value(), empty.data()) == ("empty", False, b"")
+
+
+def test_replication_flags_are_accepted(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub", replicate_subscription_state_enabled=True)
+    producer = client.create_producer(topic)
+    producer.send(b"a", disable_replication=True)
+    producer.send(b"b", replication_clusters=["standalone"])
+    assert bodies(take(consumer, 2)) == [b"a", b"b"]
+
+
+def test_a_delivery_time_does_not_hold_an_exclusive_subscription(
+    client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic)
+    producer.send(b"after", deliver_after=datetime.timedelta(minutes=5))
+    producer.send(b"at", deliver_at=int(time.time() * 1000) + 300_000)
+    assert bodies(take(consumer, 2, within_s=5)) == [b"after", b"at"]
+
+
+def test_sequence_ids_follow_the_initial_one(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic, initial_sequence_id=10)
+    assert producer.last_sequence_id() == 10
+    send_all(producer, numbered(3))
+    assert producer.last_sequence_id() == 13
+    producer.send(b"jump", sequence_id=100)
+    assert producer.last_sequence_id() == 100
+
+
+def test_a_new_producer_starts_without_a_sequence(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    assert producer.last_sequence_id() == -1
+    send_all(producer, numbered(2))
+    assert producer.last_sequence_id() == 1
+
+
+def test_a_full_queue_is_reported_or_waited_for(client: pulsar.Client, topic: str) -> None:
+    results: list[pulsar.Result] = []
+    payload = b"x" * 1024
+    refusing = client.create_producer(topic, max_pending_messages=1)
+    for _ in range(200):
+        refusing.send_async(payload, lambda result, _: results.append(result))
+    refusing.flush()
+    wait_until(lambda: len(results) == 200, what="200 answers")
+    assert set(results) == {pulsar.Result.Ok, pulsar.Result.ProducerQueueIsFull}
+
+    results.clear()
+    waiting = client.create_producer(topic, max_pending_messages=1, block_if_queue_full=True)
+    for _ in range(200):
+        waiting.send_async(payload, lambda result, _: results.append(result))
+    waiting.flush()
+    wait_until(lambda: len(results) == 200, what="200 answers")
+    assert set(results) == {pulsar.Result.Ok}
+
+
+def test_sending_from_many_threads_loses_nothing(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    producer = client.create_producer(topic, batching_enabled=True)
+    threads = [
+        threading.Thread(target=send_all, args=(producer, numbered(25, f"t{i}"))) for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    received = bodies(take(consumer, 200))
+    for i in range(8):
+        assert [b for b in received if b.startswith(b"t%d-" % i)] == numbered(25, f"t{i}")
+
+
+def test_nothing_may_be_sent_after_closing(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    assert producer.is_connected()
+    producer.close()
+    assert not producer.is_connected()
+    with pytest.raises(pulsar.AlreadyClosed):
+        producer.send(b"late")
