@@ -43,7 +43,7 @@ _ACK_START: Final = bytes((0x08, CommandType.ACK))
 _FLOW_START: Final = bytes((0x08, CommandType.FLOW))
 
 # The head of a frame as far as the first field of a plain SEND: total, command size, the first four
-# bytes of the command (type=SEND, tag of `send`, its length), tag and first byte of the producer id.
+# bytes of the command (type=SEND, tag of `send`, its length); tag and first byte of producer id.
 _HEAD: Final = Struct(">IIIBB")
 _SEND_START: Final = 0x080632
 _SEND_START_LESS_SIZE: Final = (_SEND_START << 8) - 4
