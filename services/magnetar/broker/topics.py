@@ -152,6 +152,7 @@ class TopicRegistry:
             except NotFound as error:
                 raise TopicNotFound(f"Topic {name} does not exist") from error
             topic = PersistentTopic(name, ledger, self._context)
+            await topic.recover_index()
         else:
             topic = NonPersistentTopic(name, self._context)
         self._open[str(name)] = topic

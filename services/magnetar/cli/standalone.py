@@ -111,7 +111,7 @@ def _run_loop(settings: StandaloneSettings, data_dir: DataDir) -> int:
 async def serve(settings: StandaloneSettings, data_dir: DataDir) -> int:
     """Starts, waits for a signal, drains. Returns the exit code."""
     asked_to_stop = _watch_signals()
-    from magnetar.broker.standalone import start
+    from magnetar.standalone import start
 
     try:
         standalone = await start(settings)

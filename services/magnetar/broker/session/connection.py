@@ -10,13 +10,13 @@ dispatchers hand nothing over until the transport's buffer has drained.
 import asyncio
 from typing import Final
 
-import structlog
+from magnetar.core.log import get_logger
 
 from magnetar.broker.session.session import Session
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.framing import ProtocolError
 
-log = structlog.get_logger("magnetar.connection")
+log = get_logger("magnetar.connection")
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 20

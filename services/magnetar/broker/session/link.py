@@ -16,7 +16,7 @@ from magnetar.broker.topic.producer import Producer, PublishRun
 from magnetar.core.errors import MagnetarError, ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
-from magnetar.wire.encoder import PING, MessageFramer, encode_command, encode_receipts
+from magnetar.wire.encoder import PING_FRAME, MessageFramer, encode_command, encode_receipts
 from magnetar.wire.entry import without_broker_entry_metadata
 from magnetar.wire.message_id import ack_set_words
 
@@ -118,15 +118,17 @@ class Link:
         self.published(run.size_bytes)
         if producer.closed:
             return  # the client has another life of this producer, and resends to that one
-        self._wire.send(
-            encode_receipts(
-                producer.producer_id,
-                run.sequence_ids,
-                run.highest_sequence_ids,
-                ledger_id,
-                first_entry_id,
+        sequence_ids, highest_ids = run.sequence_ids, run.highest_sequence_ids
+        if ledger_id >= 0:
+            receipts = encode_receipts(
+                producer.producer_id, sequence_ids, highest_ids, ledger_id, first_entry_id
             )
-        )
+        else:  # a non-persistent topic has no positions: every message is -1:-1
+            receipts = b"".join(
+                encode_receipts(producer.producer_id, [sequence_id], [highest_id], -1, -1)
+                for sequence_id, highest_id in zip(sequence_ids, highest_ids, strict=True)
+            )
+        self._wire.send(receipts)
 
     def send_errors(self, producer: Producer, run: PublishRun, error: MagnetarError) -> None:
         self.published(run.size_bytes)
@@ -230,7 +232,7 @@ class Link:
     # -- liveness --------------------------------------------------------------------------
 
     def ping(self) -> None:
-        self._wire.send(PING)
+        self._wire.send(PING_FRAME)
 
     def ponged(self) -> None:
         if self._pong is not None:

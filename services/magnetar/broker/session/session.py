@@ -6,10 +6,11 @@ handler that raises a MagnetarError answers it; anything else that escapes is a 
 logged, and the connection closed, and no other session notices.
 """
 
+from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
+from magnetar.core.log import get_logger
 
 from magnetar.broker.session.link import SERVER_REQUEST_ID, Link, Wire
 from magnetar.broker.subscription.consumer import Consumer
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from magnetar.broker.service import BrokerService
     from magnetar.broker.session.consuming import Attachment
 
-log = structlog.get_logger("magnetar.session")
+log = get_logger("magnetar.session")
 
 COMMANDS_PENDING_MAX: Final = 50_000
 """Commands of one connection that may wait at once (Pulsar: maxConcurrentLookupRequest)."""
+
+CLOSED_PRODUCERS_KEPT_MAX: Final = 1_000
 
 
 class Session:
@@ -35,6 +38,7 @@ class Session:
 
     __slots__ = (
         "_handlers",
+        "closed_producers",
         "connected",
         "consumers",
         "link",
@@ -53,6 +57,7 @@ class Session:
         self.service = service
         self.connected = False
         self.producers: dict[int, tuple[Producer, Any]] = {}
+        self.closed_producers: deque[int] = deque(maxlen=CLOSED_PRODUCERS_KEPT_MAX)
         self.consumers: dict[int, Attachment] = {}
         self.pending_attachments: dict[tuple[str, int], Any] = {}
         self.watchers: dict[int, Any] = {}
@@ -166,6 +171,8 @@ class Session:
         self._send(run)
 
     def _unknown_producer(self, producer_id: int) -> None:
+        if producer_id in self.closed_producers:
+            return  # its last messages were under way when it was closed
         raise ProtocolError(f"SEND for the unknown producer {producer_id}")
 
     # -- commands --------------------------------------------------------------------------

@@ -1,11 +1,10 @@
 """What every topic of a broker shares."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from magnetar.broker.entry_stamp import EntryStamp
 from magnetar.broker.schema.topic_schemas import TopicSchemas
-from magnetar.broker.subscription.limits import SubscriptionLimits
-from magnetar.broker.topic.producer import PublishRun
+from magnetar.broker.subscription.spec import SubscriptionLimits
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 
@@ -16,14 +15,13 @@ class TopicLimits:
 
     producers_per_topic_max: int = 0
     subscriptions_per_topic_max: int = 0
-    nonpersistent_pending_per_connection_max: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class TopicContext:
     """Handed to each topic when it is opened.
 
-    `stamp_entries`, where set, puts broker entry metadata (PIP-70) before each entry of a run.
+    `stamp`, where set, puts broker entry metadata (PIP-70) before each entry of a run.
     """
 
     clock: Clock
@@ -31,4 +29,4 @@ class TopicContext:
     schemas: TopicSchemas
     limits: TopicLimits
     subscription_limits: SubscriptionLimits
-    stamp_entries: Callable[[PublishRun], None] | None = None
+    stamp: EntryStamp | None = None

@@ -102,6 +102,15 @@ class NonPersistentTopic:
         if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
 
+    async def unsubscribe(
+        self, subscription: NonPersistentSubscription, consumer: Consumer, *, force: bool
+    ) -> None:
+        """A consumer ends its subscription; ConsumerBusy where others are attached, unless forced."""
+        if not force and any(other is not consumer for other in subscription.consumers):
+            raise ConsumerBusy("Unconnected or shared consumer attempting to unsubscribe")
+        subscription.remove_consumer(consumer)
+        await self.delete_subscription(subscription.name, force=True)
+
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached."""
         subscription = self.subscriptions.get(name)

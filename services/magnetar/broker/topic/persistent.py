@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
+from magnetar.core.log import get_logger
 
+from magnetar.broker.entry_stamp import last_index
 from magnetar.broker.schema.registry import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent import PersistentSubscription
@@ -37,7 +38,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.ledger import ManagedLedger
 
-log = structlog.get_logger("magnetar.topic")
+log = get_logger("magnetar.topic")
 
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 
@@ -48,6 +49,7 @@ class PersistentTopic:
     __slots__ = (
         "_closing",
         "_context",
+        "_next_index",
         "_tasks",
         "counters",
         "full_name",
@@ -70,12 +72,20 @@ class PersistentTopic:
         self._context = context
         self._tasks = context.tasks
         self._closing = False
+        self._next_index = 0
         epoch = managed_ledger.properties.get(EPOCH_PROPERTY)
         self.producers = ProducerRegistry(
             self.full_name, None if epoch is None else int(epoch), self._store_epoch
         )
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = self._subscription(cursor.name)
+
+    async def recover_index(self) -> None:
+        """Goes on counting messages where the last stored entry left off (PIP-70)."""
+        position = await self.last_readable()
+        if self._context.stamp is not None and position is not None:
+            entry = await self.managed_ledger.read_entry(position)
+            self._next_index = last_index(entry.data) + 1
 
     # -- publishing ------------------------------------------------------------------------
 
@@ -102,8 +112,8 @@ class PersistentTopic:
             error = TopicTerminated("Topic is already terminated")
             producer.sink.send_errors(producer, run, error)
             return
-        if self._context.stamp_entries is not None:
-            self._context.stamp_entries(run)
+        if self._context.stamp is not None:
+            self._next_index = self._context.stamp(run, self._next_index)
         self.managed_ledger.append(run.entries, _Publish(self, producer, run))
 
     def publish_failed(self, error: MagnetarError) -> None:
@@ -193,6 +203,15 @@ class PersistentTopic:
                 del self.subscriptions[subscription.name]
             self._tasks.start(subscription.close(), "close-subscription")
 
+    async def unsubscribe(
+        self, subscription: PersistentSubscription, consumer: Consumer, *, force: bool
+    ) -> None:
+        """A consumer ends its subscription; ConsumerBusy where others are attached, unless forced."""
+        if not force and any(other is not consumer for other in subscription.consumers):
+            raise ConsumerBusy("Unconnected or shared consumer attempting to unsubscribe")
+        subscription.remove_consumer(consumer)
+        await self.delete_subscription(subscription.name, force=True)
+
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached."""
         subscription = self.subscriptions.get(name)
@@ -215,6 +234,14 @@ class PersistentTopic:
             clock=self._context.clock,
             tasks=self._tasks,
         )
+
+    async def last_readable(self) -> Position | None:
+        """The last entry that the topic holds; None where it holds none."""
+        ledger = self.managed_ledger
+        last = ledger.last_confirmed
+        if last.entry_id < 0 and ledger.entries_total:
+            last = ledger.previous_position(ledger.next_position(last))
+        return last if last.entry_id >= 0 and last > ledger.first_position else None
 
     # -- schema ----------------------------------------------------------------------------
 

@@ -1,0 +1,235 @@
+"""The broker as one object: what sessions and the admin REST call, and what runs beside them.
+
+It owns the topics, the listener of the binary protocol, and the few periodic tasks: keep-alive,
+rates, trimming of ledgers, deletion of unused topics. It is handed the metadata store and the
+managed ledgers, and knows nothing of where they keep their bytes.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from magnetar.core.log import get_logger
+
+from magnetar import __version__
+from magnetar.broker.entry_stamp import EntryStamp
+from magnetar.broker.resources import Resources
+from magnetar.broker.schema.registry import SchemaPolicy, SchemaRegistry, Strategy
+from magnetar.broker.schema.topic_schemas import TopicSchemas
+from magnetar.broker.session.budget import PublishBudget
+from magnetar.broker.session.connection import Connection
+from magnetar.broker.session.session import Session
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.subscription.spec import SubscriptionLimits
+from magnetar.broker.topic.context import TopicContext, TopicLimits
+from magnetar.broker.topic.counters import RATE_PERIOD_S
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topics import TopicRegistry
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.tasks import TaskSet
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.metadata.store import MetadataStore
+from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX
+
+log = get_logger("magnetar.broker")
+
+LISTEN_BACKLOG: Final = 1_024
+SESSIONS_END_TIMEOUT_S: Final = 5.0
+_STARTS_KEY: Final = "/broker-starts"
+
+
+class BrokerService:
+    """See the module's text. `start`, then `stop`; never started again."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        store: MetadataStore,
+        ledgers: ManagedLedgerFactory,
+        clock: Clock,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.ledgers = ledgers
+        self.clock = clock
+        self.version = __version__
+        self.server_version = f"Magnetar {__version__}"
+        self.cluster = settings.cluster_name
+        self.broker_id = ""
+        self.service_url = ""
+        self.http_url = ""
+        self.started_ms = clock.now_ms()
+        self.stopping = False
+        self.liveness_timeout_s = settings.liveness_check_timeout_ms / 1000
+        self.budget = PublishBudget()
+        self.sessions: set[Session] = set()
+        self.sessions_total = 0
+        self.tasks = TaskSet("broker")
+        self.resources = Resources(store)
+        self.schemas = SchemaRegistry(store)
+        policy = SchemaPolicy(
+            Strategy(settings.schema_compatibility), auto_update=settings.schema_auto_update
+        )
+        self.topic_schemas = TopicSchemas(self.schemas, self.resources, policy)
+        self.topics = TopicRegistry(
+            settings,
+            self.resources,
+            ledgers,
+            TopicContext(
+                clock=clock,
+                tasks=self.tasks,
+                schemas=self.topic_schemas,
+                limits=TopicLimits(
+                    settings.producers_per_topic_max, settings.subscriptions_per_topic_max
+                ),
+                subscription_limits=_subscription_limits(settings),
+                stamp_entries=EntryStamp.of(settings.entry_metadata, clock),
+            ),
+        )
+        self._server: asyncio.Server | None = None
+        self._producer_names = 0
+        self._start_number = 0
+
+    # -- life ------------------------------------------------------------------------------
+
+    async def start(self, listener: socket.socket, *, service_url: str, http_url: str) -> None:
+        """Takes connections on the bound socket."""
+        self.service_url, self.http_url = service_url, http_url
+        self.broker_id = http_url.partition("://")[2]
+        # Generated producer names must never come again, so each start has a number of its own.
+        self._start_number = await self._count_start()
+        loop = asyncio.get_running_loop()
+        frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
+        self._server = await loop.create_server(
+            lambda: Connection(Session(self), frame_bytes_max),
+            sock=listener,
+            backlog=LISTEN_BACKLOG,
+        )
+        self._every(self.settings.keep_alive_interval_s, self._keep_alive, "keep-alive")
+        self._every(RATE_PERIOD_S, self._renew_rates, "rates")
+        self._every(self.settings.retention_check_interval_s, self._trim, "trim-ledgers")
+        if self.settings.delete_inactive_topics:
+            self._every(
+                self.settings.delete_inactive_topics_interval_s,
+                self._delete_unused,
+                "delete-unused-topics",
+            )
+
+    async def stop(self) -> None:
+        """Drains: no new connections, clients sent away, everything known made durable."""
+        self.stopping = True
+        if self._server is not None:
+            self._server.close()
+        try:
+            async with asyncio.timeout(self.settings.shutdown_timeout_ms / 1000):
+                await self.topics.close()
+        except TimeoutError:
+            log.warning("topics did not close in time", left=len(self.topics))
+        for session in list(self.sessions):
+            session.link.close()
+        await self._sessions_ended()
+        await self.tasks.stop()
+
+    async def _sessions_ended(self) -> None:
+        deadline = self.clock.monotonic() + SESSIONS_END_TIMEOUT_S
+        while self.sessions and self.clock.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+
+    async def _count_start(self) -> int:
+        record = await self.store.get(_STARTS_KEY)
+        number = 1 if record is None else int(record.value) + 1
+        await self.store.put(
+            _STARTS_KEY, str(number).encode(), expected=record.revision if record else 0
+        )
+        return number
+
+    # -- sessions --------------------------------------------------------------------------
+
+    def session_opened(self, session: Session) -> None:
+        limit = self.settings.connections_max
+        self.sessions.add(session)
+        self.sessions_total += 1
+        if self.stopping or (limit and len(self.sessions) > limit):
+            log.warning("connection refused", peer=session.link.address, limit=limit)
+            session.link.close()
+
+    def session_lost(self, session: Session) -> None:
+        self.sessions.discard(session)
+
+    def new_producer_name(self) -> str:
+        """A name that no producer of this cluster has had: `cluster-start-number`."""
+        self._producer_names += 1
+        return f"{self.cluster}-{self._start_number}-{self._producer_names - 1}"
+
+    @staticmethod
+    def rfc3339(at_ms: int) -> str:
+        """A time as Pulsar prints it."""
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+    # -- what runs beside ------------------------------------------------------------------
+
+    def _every(self, period_s: float, what: Callable[[], Awaitable[None]], name: str) -> None:
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(period_s)
+                try:
+                    await what()
+                except MagnetarError as error:
+                    log.warning("periodic work failed", work=name, error=str(error))
+
+        self.tasks.start(repeat(), name)
+
+    async def _keep_alive(self) -> None:
+        for session in list(self.sessions):
+            wire = session.wire
+            if wire.heard:
+                wire.heard = session.ping_sent = False
+            elif session.ping_sent:
+                log.info("silent peer disconnected", peer=session.link.address)
+                wire.close()
+            else:
+                session.ping_sent = True
+                session.link.ping()
+
+    async def _renew_rates(self) -> None:
+        now_s = self.clock.monotonic()
+        for topic in self.topics:
+            if topic.counters.messages_in or topic.counters.message_rate_in:
+                topic.counters.renew_rates(RATE_PERIOD_S)
+            for subscription in topic.subscriptions.values():
+                for consumer in subscription.consumers:
+                    consumer.rates.update(consumer, now_s)
+
+    async def _trim(self) -> None:
+        for topic in self.topics:
+            if isinstance(topic, PersistentTopic):
+                await topic.managed_ledger.trim()
+
+    async def _delete_unused(self) -> None:
+        idle_ms = self.settings.delete_inactive_topics_interval_s * 1000
+        for topic in self.topics:
+            if not topic.is_idle or self.clock.now_ms() - topic.last_active_ms < idle_ms:
+                continue
+            if not isinstance(topic, PersistentTopic):
+                self.topics.drop_idle(topic.name)
+                continue
+            caught_up = self.settings.delete_inactive_topics_mode != "delete_when_no_subscriptions"
+            backlog = any(s.cursor.backlog for s in topic.subscriptions.values())
+            if topic.subscriptions and (not caught_up or backlog):
+                continue
+            await self.topics.delete(topic.name, force=bool(topic.subscriptions))
+            log.info("unused topic deleted", topic=topic.full_name)
+
+
+def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:
+    return SubscriptionLimits(
+        max_unacked_per_consumer=settings.unacked_per_consumer_max,
+        max_unacked_per_subscription=settings.unacked_per_subscription_max,
+        max_consumers=settings.consumers_per_subscription_max,
+        failover_switch_delay_s=settings.failover_delay_ms / 1000,
+        round_robin_entries_max=settings.dispatch_turn_entries_max,
+        ring_points=settings.key_shared_points,
+    )

@@ -1,0 +1,213 @@
+"""Finding topics: partitions, lookup, lists, and watches on lists."""
+
+from collections.abc import Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
+from magnetar.core.names import PARTITION_SUFFIX, NamespaceName, TopicName, parse_topic
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.commands import CommandType
+from magnetar.wire.topics_hash import topics_hash
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.session import Session
+
+PATTERN_CHARACTERS_MAX: Final = 50
+WATCHERS_PER_CONNECTION_MAX: Final = 1_000
+
+_PartitionedResponse = pb.CommandPartitionedTopicMetadataResponse
+_LookupResponse = pb.CommandLookupTopicResponse
+_Mode = pb.CommandGetTopicsOfNamespace
+
+
+def on_partitioned_metadata(
+    session: "Session", command: pb.CommandPartitionedTopicMetadata
+) -> Coroutine[Any, Any, None]:
+    return _partitioned_metadata(session, command)
+
+
+async def _partitioned_metadata(
+    session: "Session", command: pb.CommandPartitionedTopicMetadata
+) -> None:
+    response = _PartitionedResponse(request_id=command.request_id)
+    try:
+        name = parse_topic(command.topic)
+        response.partitions = await session.service.topics.partitions_or_create(
+            name, auto_create=command.metadata_auto_creation_enabled
+        )
+        response.response = _PartitionedResponse.Success
+    except MagnetarError as error:
+        response.response = _PartitionedResponse.Failed
+        response.error = int(error.code)  # type: ignore[assignment]
+        response.message = error.message
+    session.link.answer(CommandType.PARTITIONED_METADATA_RESPONSE, response)
+
+
+def on_lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
+    """This broker serves every topic: the answer is always to connect here."""
+    response = _LookupResponse(request_id=command.request_id)
+    try:
+        parse_topic(command.topic)
+        if session.service.stopping:
+            raise ServiceNotReady("The broker is shutting down, please retry")
+        response.brokerServiceUrl = session.service.service_url
+        response.response = _LookupResponse.Connect
+        response.authoritative = True
+        response.proxy_through_service_url = False
+    except MagnetarError as error:
+        response.response = _LookupResponse.Failed
+        response.error = int(error.code)  # type: ignore[assignment]
+        response.message = error.message
+    session.link.answer(CommandType.LOOKUP_RESPONSE, response)
+
+
+def on_topics_of_namespace(
+    session: "Session", command: pb.CommandGetTopicsOfNamespace
+) -> Coroutine[Any, Any, None]:
+    return _topics_of_namespace(session, command)
+
+
+async def _topics_of_namespace(
+    session: "Session", command: pb.CommandGetTopicsOfNamespace
+) -> None:
+    namespace = NamespaceName.parse(command.namespace)
+    names: list[TopicName] = []
+    topics = session.service.topics
+    if command.mode in (_Mode.PERSISTENT, _Mode.ALL):
+        names += await topics.names(namespace, "persistent")
+    if command.mode in (_Mode.NON_PERSISTENT, _Mode.ALL):
+        names += await topics.names(namespace, "non-persistent")
+    found = sorted(str(name) for name in names if not is_system_topic(name))
+    response = pb.CommandGetTopicsOfNamespaceResponse(request_id=command.request_id)
+    if command.topics_pattern:
+        found = matching(found, compiled(command.topics_pattern))
+        response.filtered = True
+    response.topics_hash = topics_hash(found)
+    response.changed = response.topics_hash != command.topics_hash
+    if response.changed:
+        response.topics.extend(found)
+    session.link.answer(CommandType.GET_TOPICS_OF_NAMESPACE_RESPONSE, response)
+
+
+def is_system_topic(name: TopicName) -> bool:
+    """Topics that a broker keeps for itself, which lists hide."""
+    return name.local.startswith("__") or "__transaction" in name.local
+
+
+class Pattern(Protocol):
+    """A compiled pattern."""
+
+    def fullmatch(self, text: str, /) -> object | None: ...
+
+
+def compiled(pattern: str) -> Pattern:
+    """A client's pattern, as matched against names without domain and partition suffix.
+
+    RE2, as in Pulsar: its time is linear, so that no client can stall the broker with a pattern.
+    """
+    import re2
+
+    if len(pattern) > PATTERN_CHARACTERS_MAX:
+        raise NotAllowed(
+            f"Pattern longer than maximum: {len(pattern)} > {PATTERN_CHARACTERS_MAX}"
+        )
+    pattern = pattern.replace("\\Q", "").replace("\\E", "")
+    _, found, bare = pattern.partition("://")
+    try:
+        result: Pattern = re2.compile(bare if found else pattern)
+    except re2.error as error:
+        raise NotAllowed(f"Invalid topics pattern '{pattern}': {error}") from error
+    return result
+
+
+def matching(names: Iterable[str], pattern: Pattern) -> list[str]:
+    """The names whose topic (without domain and partition suffix) matches as a whole."""
+    return [name for name in names if pattern.fullmatch(_bare(name))]
+
+
+def _bare(name: str) -> str:
+    bare = name.partition("://")[2]
+    head, found, tail = bare.rpartition(PARTITION_SUFFIX)
+    return head if found and tail.isdigit() else bare
+
+
+# -- watches (PIP-145) -------------------------------------------------------------------------
+
+
+class TopicListWatcher:
+    """Tells one client about topics of a namespace that come and go."""
+
+    __slots__ = ("_id", "_namespace", "_pattern", "_session", "_topics")
+
+    def __init__(
+        self,
+        session: "Session",
+        watcher_id: int,
+        namespace: NamespaceName,
+        pattern: Pattern,
+    ) -> None:
+        self._session = session
+        self._id = watcher_id
+        self._namespace = namespace
+        self._pattern = pattern
+        self._topics: set[str] = set()
+        session.service.topics.add_listener(self._changed)
+
+    def start(self, names: Iterable[str]) -> list[str]:
+        """Takes the first list; returns what of it matches."""
+        self._topics.update(matching(names, self._pattern))
+        return sorted(self._topics)
+
+    def close(self) -> None:
+        self._session.service.topics.remove_listener(self._changed)
+
+    def _changed(self, name: TopicName, exists: bool) -> None:  # noqa: FBT001
+        if name.namespace != self._namespace or not name.persistent or is_system_topic(name):
+            return
+        full = str(name)
+        if exists == (full in self._topics) or not self._pattern.fullmatch(_bare(full)):
+            return
+        update = pb.CommandWatchTopicUpdate(watcher_id=self._id)
+        if exists:
+            self._topics.add(full)
+            update.new_topics.append(full)
+        else:
+            self._topics.discard(full)
+            update.deleted_topics.append(full)
+        update.topics_hash = topics_hash(sorted(self._topics))
+        self._session.link.answer(CommandType.WATCH_TOPIC_UPDATE, update)
+
+
+def on_watch_topic_list(
+    session: "Session", command: pb.CommandWatchTopicList
+) -> Coroutine[Any, Any, None]:
+    return _watch(session, command)
+
+
+async def _watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
+    namespace = NamespaceName.parse(command.namespace)
+    if len(session.watchers) >= WATCHERS_PER_CONNECTION_MAX:
+        raise NotAllowed(f"This connection has {len(session.watchers)} topic watchers already")
+    if (former := session.watchers.pop(command.watcher_id, None)) is not None:
+        former.close()
+    watcher = TopicListWatcher(
+        session, command.watcher_id, namespace, compiled(command.topics_pattern)
+    )
+    session.watchers[command.watcher_id] = watcher
+    names = await session.service.topics.names(namespace, "persistent")
+    found = watcher.start(str(name) for name in names if not is_system_topic(name))
+    success = pb.CommandWatchTopicListSuccess(
+        request_id=command.request_id, watcher_id=command.watcher_id
+    )
+    success.topics_hash = topics_hash(found)
+    if success.topics_hash != command.topics_hash:
+        success.topic.extend(found)
+    session.link.answer(CommandType.WATCH_TOPIC_LIST_SUCCESS, success)
+
+
+def on_watch_topic_list_close(session: "Session", command: pb.CommandWatchTopicListClose) -> None:
+    watcher = session.watchers.pop(command.watcher_id, None)
+    if watcher is not None:
+        watcher.close()
+    session.link.success(command.request_id)
+

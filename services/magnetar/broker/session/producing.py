@@ -1,0 +1,98 @@
+"""PRODUCER and CLOSE_PRODUCER."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from magnetar.broker.session.schemas import schema_info
+from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
+from magnetar.broker.topic.producer import AccessMode, Producer
+from magnetar.core.errors import NotAllowed, ServiceNotReady
+from magnetar.core.ids import EARLIEST
+from magnetar.core.names import TopicName, parse_topic
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+
+if TYPE_CHECKING:
+    from magnetar.broker.session.session import Session
+
+
+def on_producer(
+    session: "Session", command: pb.CommandProducer
+) -> Coroutine[Any, Any, None] | None:
+    """Attaches a producer; repeated for the same id it succeeds again with the same producer."""
+    found = session.producers.get(command.producer_id)
+    if found is not None and not found[0].closed:
+        producer, _ = found
+        producer.request_id = command.request_id
+        session.link.producer_ready(producer)
+        return None
+    if ("producer", command.producer_id) in session.pending_attachments:
+        raise ServiceNotReady("Producer is already present on the connection")
+    topic = parse_topic(command.topic)
+    # Marked before the task runs: the client may send CLOSE_PRODUCER right behind.
+    session.pending_attachments["producer", command.producer_id] = None
+    return _attach(session, command, topic)
+
+
+async def _attach(session: "Session", command: pb.CommandProducer, name: TopicName) -> None:
+    key = ("producer", command.producer_id)
+    session.pending_attachments[key] = asyncio.current_task()
+    service = session.service
+    try:
+        topic = await service.topics.get_or_open(name, create=True)
+        producer = Producer(
+            command.producer_id,
+            command.producer_name or service.new_producer_name(),
+            session.link,
+            epoch=command.epoch,
+            generated_name=not command.user_provided_producer_name,
+            access_mode=AccessMode(command.producer_access_mode),
+            topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+            request_id=command.request_id,
+            connected_since_ms=service.clock.now_ms(),
+            metadata=[(pair.key, pair.value) for pair in command.metadata],
+        )
+        schema = schema_info(command.schema) if command.HasField("schema") else None
+        producer.schema_version = await topic.add_schema(schema)
+        if command.initial_subscription_name and isinstance(topic, PersistentTopic):
+            await _initial_subscription(session, topic, command.initial_subscription_name)
+        try:
+            await topic.add_producer(producer)
+        except asyncio.CancelledError:
+            topic.remove_producer(producer)
+            raise
+    finally:
+        session.pending_attachments.pop(key, None)
+    if session.wire.closed:
+        topic.remove_producer(producer)
+        return
+    session.producers[command.producer_id] = (producer, topic)
+    session.link.producer_ready(producer)
+
+
+async def _initial_subscription(session: "Session", topic: PersistentTopic, name: str) -> None:
+    if name in topic.subscriptions:
+        return
+    if not session.service.settings.auto_subscription_creation:
+        raise NotAllowed(
+            "Could not create the initial subscription due to the auto subscription creation "
+            "is not allowed."
+        )
+    try:
+        await topic.create_subscription(name, EARLIEST, {})
+    except SubscriptionExists:
+        return  # another producer made it meanwhile, which is what was asked for
+
+
+def on_close_producer(session: "Session", command: pb.CommandCloseProducer) -> None:
+    """Always succeeds, also for a producer that is unknown or still being created."""
+    pending = session.pending_attachments.pop(("producer", command.producer_id), None)
+    if pending is not None:
+        pending.cancel()
+    found = session.producers.pop(command.producer_id, None)
+    if found is not None:
+        producer, topic = found
+        session.closed_producers.append(command.producer_id)
+        if not producer.closed:
+            topic.remove_producer(producer)
+    session.link.success(command.request_id)
