@@ -1,6 +1,9 @@
 """The CRC-32C (Castagnoli) of entries: computing, adding and verifying it."""
 
-from google_crc32c import value as crc32c
+from collections.abc import Callable
+from typing import Final
+
+from google_crc32c import value
 
 from magnetar.core.errors import ServerError
 from magnetar.wire.framing import (
@@ -13,9 +16,9 @@ from magnetar.wire.framing import (
     U32,
 )
 
-__all__ = ["CHECKSUM_FAILED", "crc32c", "entry_fault", "with_checksum"]
+crc32c: Final[Callable[[bytes], int]] = value
 
-CHECKSUM_FAILED = "Checksum failed on the broker"
+CHECKSUM_FAILED: Final = "Checksum failed on the broker"
 
 
 def with_checksum(rest: bytes) -> bytes:
