@@ -1,0 +1,136 @@
+# Every action of the project. `make help` lists them; each says what it does and how long it took.
+# What a target needs is set up first, from the package registries, into .venv.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.ONESHELL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+PROTO := services/magnetar/wire/_pb
+CODE := services operator spark-jobs tests
+
+# `$(call took,TEXT)` before the work: says what begins; the time is printed when the recipe ends.
+took = trap 'echo "== $@: $$SECONDS s"' EXIT; SECONDS=0; echo "== $@: $(1)"
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{ printf "  %-8s %s\n", $$1, $$2 }'
+
+.PHONY: setup
+setup: $(DEV_STAMP) ## install everything into .venv, tools included
+
+.PHONY: run
+run: $(RUN_STAMP) ## start the server on 6650 and 8080, data in ./data (ARGS="--wipe" and the like)
+	@exec $(BIN)/magnetar standalone $(ARGS)
+
+.PHONY: demo
+demo: $(RUN_STAMP) ## 336,776 flights through a server that is killed on the way (ARGS="--help")
+	@$(call took,publish; kill -9; restart; consume; check)
+	$(BIN)/magnetar demo $(ARGS)
+
+.PHONY: test
+test: $(DEV_STAMP) java ## all tests but the long forms (ARGS="tests/unit -k name" for some)
+	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"
+	$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: java
+java: ## what the Java clients' tests need: a JDK 17 and Maven
+	@for tool in javac mvn; do command -v $$tool >/dev/null || missing=1; done; \
+	if [ -n "$${missing-}" ]; then \
+	  $(call took,apt-get install a JDK 17 and Maven); \
+	  line="apt-get install -y --no-install-recommends openjdk-17-jdk-headless maven"; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
+	  else echo "The interop tests run Java clients. Type: sudo $$line"; exit 1; fi; \
+	fi
+
+.PHONY: crash
+crash: $(DEV_STAMP) ## the long crash campaign: 50 kills under load
+	@$(call took,kill -9 at random moments under load)
+	$(BIN)/python -m pytest -m long tests/integration $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(DEV_STAMP) ## the long fuzz campaign: a million frames and more
+	@$(call took,mutated frames against the wire and the sessions)
+	$(BIN)/python -m pytest -m long tests/fuzz $(ARGS)
+
+.PHONY: bench
+bench: $(DEV_STAMP) ## speed beside a real Apache Pulsar (tests/bench/README.md)
+	@$(call took,the same load on both servers)
+	$(BIN)/python -m tests.bench $(ARGS)
+
+.PHONY: lint
+lint: $(DEV_STAMP) ## formatting, lint rules and layers
+	@$(call took,ruff and import-linter)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: fmt
+fmt: $(DEV_STAMP) ## format the code and fix what ruff can fix
+	@$(call took,ruff)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: type
+type: $(DEV_STAMP) ## mypy, strict
+	@$(call took,mypy --strict)
+	$(BIN)/mypy services tests
+
+.PHONY: check
+check: lint type test ## all that .ci/run checks
+
+.PHONY: proto
+proto: $(DEV_STAMP) ## the protocol's generated classes, from PulsarApi.proto
+	@$(call took,protoc)
+	$(BIN)/python -m grpc_tools.protoc --proto_path=$(PROTO) --python_out=$(PROTO) \
+	  --mypy_out=$(PROTO) PulsarApi.proto
+
+.PHONY: docs
+docs: $(RUN_STAMP) ## docs/configuration.md, from the settings
+	@$(call took,docs/configuration.md)
+	$(BIN)/magnetar config markdown > docs/configuration.md
+
+.PHONY: lock
+lock: $(RUN_STAMP) ## uv.lock, from pyproject.toml
+	@$(call took,newest versions that pyproject.toml allows)
+	$$(command -v uv || echo $(BIN)/uv) lock --upgrade $(ARGS)
+
+.PHONY: clean
+clean: ## remove .venv and all caches; ./data stays
+	@$(call took,.venv and caches)
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The versions of uv.lock, with uv where there is one, else with a uv that pip puts into .venv.
+$(RUN_STAMP): pyproject.toml uv.lock
+	@$(call took,what a server and the demo need into $(VENV))
+	$(call install,--no-dev)
+	touch $@
+
+$(DEV_STAMP): pyproject.toml uv.lock
+	@$(call took,everything into $(VENV))
+	$(call install,--all-groups)
+	touch $@ $(RUN_STAMP)
+
+define install
+	uv=$$(command -v uv || true); \
+	if ! $${uv:-false} --version >/dev/null 2>&1; then \
+	  uv=$(BIN)/uv; \
+	  if ! [ -x $$uv ]; then \
+	    for python in python3.13 python3.12 python3.11 python3; do \
+	      $$python -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; \
+	    done; \
+	    if [ -z "$$python" ]; then \
+	      echo "Needs Python 3.11 or newer with venv. Type: sudo apt-get install -y python3 python3-venv"; exit 1; \
+	    fi; \
+	    $$python -m venv $(VENV); $(BIN)/python -m pip install --quiet uv; \
+	  fi; \
+	fi; \
+	UV_PROJECT_ENVIRONMENT=$(VENV) $$uv sync --quiet --frozen --inexact --extra all $(1)
+endef

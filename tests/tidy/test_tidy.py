@@ -1,0 +1,194 @@
+"""The house's own rules, kept by a machine: sizes, docstrings, leftovers, generated pages, layers.
+
+Each test lists every offender, so that one run shows all there is to put right.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from magnetar import __version__
+from magnetar.broker.setting import settings_of
+from magnetar.broker.settings import StandaloneSettings
+from magnetar.cli.config import markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE_ROOTS = ("services", "operator", "spark-jobs", "tests")
+FILE_LINES_MAX = 450
+FUNCTION_LINES_MAX = 70
+CONTRIBUTING_LINES_MAX = 80
+
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".proto", ".xml", ".java", ".sh"}
+# This file alone holds what it looks for.
+LEFTOVERS = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+MACHINE_PATHS = re.compile(r"(?<![\w.-])/(home|root|Users|work|mnt)/\w")
+UNFINISHED = {"NotImplementedError"}
+
+
+def sources() -> Iterator[Path]:
+    """Our own Python files; generated ones follow their generator's style."""
+    for root in CODE_ROOTS:
+        for path in sorted((ROOT / root).rglob("*.py")):
+            if "_pb" not in path.parts and "__pycache__" not in path.parts:
+                yield path
+
+
+def texts() -> Iterator[Path]:
+    """Everything that people read, outside what tools make."""
+    yield from sources()
+    for pattern in ("*.md", "*.toml", "*.yaml", "Makefile", ".ci/run"):
+        yield from sorted(ROOT.glob(pattern))
+    for root in ("docs", "charts", "crds", "images", *CODE_ROOTS):
+        for path in sorted((ROOT / root).rglob("*")):
+            skipped = {"_pb", "__pycache__", "target", "golden"} & set(path.parts)
+            if path.suffix in TEXT_SUFFIXES - {".py"} and not skipped:
+                yield path
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def shown(path: Path, line: int = 0) -> str:
+    where = str(path.relative_to(ROOT))
+    return f"{where}:{line}" if line else where
+
+
+def test_files_can_be_read_in_one_sitting() -> None:
+    lengths = {shown(path): len(path.read_text().splitlines()) for path in sources()}
+    assert not {name: n for name, n in lengths.items() if n > FILE_LINES_MAX}
+
+
+def test_functions_fit_on_a_page() -> None:
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    too_long = [
+        f"{shown(path, node.lineno)} {node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for path in sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, functions)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert not too_long
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert not [shown(path) for path in sources() if not ast.get_docstring(tree_of(path))]
+
+
+def test_nothing_is_left_for_later() -> None:
+    left = [
+        f"{shown(path, number)}: {line.strip()}"
+        for path in texts()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if LEFTOVERS.search(line) and path != Path(__file__)
+    ]
+    unfinished = [
+        shown(path, node.lineno)
+        for path in sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Name) and node.id in UNFINISHED
+    ]
+    assert not left + unfinished
+
+
+def test_no_path_of_one_machine() -> None:
+    assert not [
+        f"{shown(path, number)}: {line.strip()}"
+        for path in texts()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if MACHINE_PATHS.search(line) and path != Path(__file__)
+    ]
+
+
+def test_background_tasks_have_owners() -> None:
+    """`core.tasks.TaskSet` is the one place that makes tasks: it keeps them and reads their end."""
+    makers = {"create_task", "ensure_future"}
+    bare = [
+        shown(path, node.lineno)
+        for path in sources()
+        if "services" in path.parts and path.name != "tasks.py"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in makers
+        and re.search(r"asyncio|loop", ast.unparse(node.func.value))
+    ]
+    assert not bare
+
+
+def test_the_folder_operator_stays_a_plain_folder() -> None:
+    """With an `__init__.py`, `import operator` could find it in place of the standard library's."""
+    assert not (ROOT / "operator" / "__init__.py").exists()
+
+
+def test_layers_import_only_downward() -> None:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_the_configuration_page_is_fresh() -> None:
+    page = markdown(settings_of(StandaloneSettings).values())
+    assert (ROOT / "docs" / "configuration.md").read_text() == page, "run `make docs`"
+
+
+def make_targets() -> dict[str, str]:
+    """Each target that a person may type, with its help."""
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    rules = [match for line in lines if (match := re.match(r"([a-z][\w-]*):(?!=)(.*)", line))]
+    return {match[1]: match[2].partition("## ")[2] for match in rules}
+
+
+def test_every_make_target_has_help() -> None:
+    targets = make_targets()
+    assert {"help", "setup", "run", "demo", "test", "lint", "bench"} <= set(targets)
+    assert not [name for name, text in targets.items() if not text]
+    phony = re.findall(r"^\.PHONY: (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(phony) == sorted(targets)
+
+
+def test_pages_name_only_targets_and_commands_that_exist() -> None:
+    targets = make_targets()
+    wrong = [
+        f"{shown(path)}: make {name}"
+        for path in texts()
+        if path.suffix == ".md"
+        for name in re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(), re.MULTILINE)
+        if name not in targets
+    ]
+    assert not wrong
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = []
+    for path in texts():
+        if path.suffix != ".md":
+            continue
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+            file = target.partition("#")[0]
+            if file and "://" not in file and not (path.parent / file).exists():
+                broken.append(f"{shown(path)}: {target}")
+    assert not broken
+
+
+def test_the_changelog_leads_to_the_version() -> None:
+    headings = re.findall(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] in {"Unreleased", __version__}
+
+
+def test_contributing_stays_short() -> None:
+    lines = (ROOT / "CONTRIBUTING.md").read_text().splitlines()
+    assert len(lines) <= CONTRIBUTING_LINES_MAX
+
+
+@pytest.mark.parametrize("name", ["services", "operator", "spark-jobs", "charts", "crds", "images"])
+def test_every_top_folder_says_what_belongs_there(name: str) -> None:
+    assert (ROOT / name / "README.md").read_text().startswith("# ")
