@@ -82,6 +82,10 @@ class FrameDecoder:
         except ProtocolError as error:
             error.events = events
             raise
+        finally:
+            for event in events:
+                if type(event) is SendRun:
+                    event.size_bytes = sum(map(len, event.entries))
         buffer.settle(byte_count)
         return events
 

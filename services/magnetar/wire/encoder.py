@@ -47,8 +47,8 @@ def encode_command(command_type: int | str, message: Message) -> bytes:
     return FRAME_HEADER.pack(len(command) + 4, len(command)) + command
 
 
-PING: Final = encode_command(CommandType.PING, pb.CommandPing())
-PONG: Final = encode_command(CommandType.PONG, pb.CommandPong())
+PING_FRAME: Final = encode_command(CommandType.PING, pb.CommandPing())
+PONG_FRAME: Final = encode_command(CommandType.PONG, pb.CommandPong())
 
 
 def encode_success(request_id: int) -> bytes:

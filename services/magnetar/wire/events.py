@@ -25,11 +25,8 @@ class SendRun(msgspec.Struct, gc=False):
     highest_sequence_ids: list[int]
     message_counts: list[int]
     entries: list[bytes]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the entries, added up anew at each call."""
-        return sum(map(len, self.entries))
+    size_bytes: int = 0
+    """Bytes of the entries together."""
 
 
 class Send(msgspec.Struct, gc=False):
