@@ -52,3 +52,9 @@ class ConsumerSink(Protocol):
 
     def close_consumer(self, consumer_id: int) -> None:
         """Asks the client to reattach the consumer (after a seek, unload or deletion)."""
+
+    async def is_alive(self) -> bool:
+        """Asks the peer for a sign of life and waits for it, with a deadline of its own.
+
+        False once the connection is gone: a new consumer may take the place of its consumers.
+        """

@@ -1,0 +1,1 @@
+"""Dispatchers: who gets which entry of a subscription, and when."""

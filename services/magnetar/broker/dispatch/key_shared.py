@@ -1,0 +1,319 @@
+"""Key_Shared: all messages of a key go to one consumer, in order, whoever joins or leaves.
+
+Invariant: the entries of a hash that are outstanding are outstanding at one consumer. When a join
+or a leave gives a hash to another consumer while the old one still holds entries of it, the hash
+*drains*: it is handed to nobody until the old one has acknowledged or sent back all of them, or is
+gone (PIP-379). Meanwhile its later entries wait in line, and so do those of a consumer without
+permits; everybody else's go on.
+
+Look-ahead: at most `look_ahead_per_consumer` times the consumers, and `look_ahead_per_subscription`
+positions wait; then nothing more is read until some can go. Only positions are kept: entries are
+read again, mostly from the cache.
+
+What costs on the hot path: the hash of the key, one lookup of its owner, one of the line it may
+have. Draining costs nothing while nothing drains: what drains is counted from the outstanding
+entries when consumers join or leave.
+
+With `allow_out_of_order` nothing drains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.broker.dispatch.base import DispatchContext
+from magnetar.broker.dispatch.metadata import count_and_key
+from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
+from magnetar.broker.dispatch.replay import PositionPair
+from magnetar.broker.dispatch.replay_reader import REPLAY_READ_ENTRIES_MAX
+from magnetar.broker.dispatch.selector import RangeSelector, RingSelector, Selector
+from magnetar.broker.dispatch.waiting import WaitingLines
+from magnetar.broker.subscription.consumer import HASH_MASK, Consumer
+from magnetar.broker.subscription.sink import Delivery
+from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
+from magnetar.core.errors import ConsumerBusy
+from magnetar.core.ids import Position
+from magnetar.managed_ledger.entry import Entry
+
+SAME_HASH_READ_AHEAD: Final = 20
+
+Outgoing = dict[Consumer, list[Delivery]]
+
+
+@dataclass(slots=True)
+class DrainingHash:
+    """A hash that its new owner may not have yet."""
+
+    holder: Consumer
+    entries: int = 0
+    blocked_attempts: int = 0
+
+
+class KeySharedDispatcher(MultipleConsumersDispatcher):
+    """See the module."""
+
+    type = SubType.Key_Shared
+
+    def __init__(self, context: DispatchContext) -> None:
+        super().__init__(context)
+        self.policy = KeySharedSpec()
+        self.selector: Selector = RingSelector(context.limits.ring_points)
+        self.draining: dict[int, DrainingHash] = {}
+        self.drained_total: dict[Consumer, int] = {}
+        self.waiting = WaitingLines()
+        self._being_read: dict[PositionPair, int] = {}
+
+    # -- consumers
+
+    def _joining(self, consumer: Consumer) -> None:
+        policy = consumer.spec.key_shared or KeySharedSpec()
+        if not self.consumers:
+            self.policy = policy
+            if policy.mode is KeySharedMode.STICKY:
+                self.selector = RangeSelector()
+            else:
+                self.selector = RingSelector(self.limits.ring_points)
+        elif policy.mode is not self.policy.mode:
+            raise ConsumerBusy(
+                "Subscription is of different type. Active subscription key_shared mode of "
+                f"'{self.policy.mode.name}' is different than the connecting consumer's "
+                f"key_shared mode '{policy.mode.name}'."
+            )
+        elif policy.allow_out_of_order is not self.policy.allow_out_of_order:
+            raise ConsumerBusy(
+                "Subscription is of different type. "
+                + (
+                    "Active subscription allows out of order delivery while the connecting "
+                    "consumer does not allow it."
+                    if self.policy.allow_out_of_order
+                    else "Active subscription does not allow out of order delivery while the "
+                    "connecting consumer allows it."
+                )
+            )
+        self.selector.add(consumer)
+        self.drained_total[consumer] = 0
+
+    def _joined(self) -> None:
+        """Counts what drains now, and lines everything up at its owner."""
+        before, self.draining = self.draining, {}
+        select = self.selector.select
+        for consumer in () if self.policy.allow_out_of_order else self.consumers:
+            for _, _, packed in consumer.pending_items():
+                sticky_hash = packed & HASH_MASK
+                if select(sticky_hash) is consumer:
+                    continue
+                drain = self.draining.get(sticky_hash)
+                if drain is None:
+                    known = before.get(sticky_hash)
+                    blocked = known.blocked_attempts if known else 0
+                    drain = DrainingHash(consumer, blocked_attempts=blocked)
+                    self.draining[sticky_hash] = drain
+                drain.entries += 1
+        self._line_up_all()
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.selector.remove(consumer)
+        self.drained_total.pop(consumer, None)
+        super().remove_consumer(consumer)
+
+    def _line_up_all(self) -> None:
+        self.waiting.unline_all()
+        for sticky_hash in self.waiting.by_hash:
+            self._line_up(sticky_hash)
+
+    def _line_up(self, sticky_hash: int) -> None:
+        if sticky_hash not in self.draining:
+            self.waiting.line_up(sticky_hash, self.selector.select(sticky_hash))
+
+    @property
+    def look_ahead_max(self) -> int:
+        """How many positions may wait before reading stops."""
+        each = self.limits.look_ahead_per_consumer * len(self.consumers)
+        whole = self.limits.look_ahead_per_subscription
+        return min(each or whole, whole or each) or 1 << 62
+
+    # -- handing over
+
+    def _step(self, entries_max: int) -> int:
+        if self.blocked:
+            return 0
+        out: Outgoing = {consumer: [] for consumer in self.consumers if consumer.available}
+        if not out:
+            return 0
+        full: list[tuple[Consumer, list[Delivery]]] = []
+        dealt = self._hand_out_waiting(out, full, entries_max)
+        room = min(entries_max - dealt, self.look_ahead_max - len(self.waiting))
+        if out and room > 0 and not self.blocked:
+            permits = sum([consumer.permits / consumer.average_messages for consumer in out])
+            taken = self.reader.take(min(room, max(1, int(permits))))
+            if taken:
+                entries = self.cursor.filter_unacked(taken)
+                self.reader.give_back(entries[self._hand_out(entries, out, full) :])
+                dealt += len(taken)
+        for consumer, deliveries in (*full, *out.items()):
+            if deliveries:
+                self._count_out(
+                    consumer,
+                    deliveries,
+                    sum([
+                        each.message_count if each.ack_set is None else each.ack_set.bit_count()
+                        for each in deliveries
+                    ]),
+                )  # fmt: skip
+        return dealt
+
+    def _hand_out(
+        self,
+        entries: list[Entry],
+        out: Outgoing,
+        full: list[tuple[Consumer, list[Delivery]]],
+    ) -> int:
+        """New entries, to their owners or in line; how many were dealt with."""
+        waiting, by_hash, draining = self.waiting, self.waiting.by_hash, self.draining
+        hash_of, select = self.selector.hash_of, self.selector.select
+        done = 0
+        for entry in entries:
+            if self.blocked:
+                break
+            done += 1
+            count, key = count_and_key(entry)
+            sticky_hash = hash_of(key)
+            owner = select(sticky_hash)
+            if owner is None or owner not in out or sticky_hash in by_hash:
+                if waiting.park((entry.ledger_id, entry.entry_id), sticky_hash):
+                    self._line_up(sticky_hash)
+            elif draining and sticky_hash in draining:
+                draining[sticky_hash].blocked_attempts += 1
+                waiting.park((entry.ledger_id, entry.entry_id), sticky_hash)
+            else:
+                self._give(owner, entry, count, sticky_hash, 0, out, full)
+        return done
+
+    def _hand_out_waiting(
+        self,
+        out: Outgoing,
+        full: list[tuple[Consumer, list[Delivery]]],
+        entries_max: int,
+    ) -> int:
+        """What waits in line for consumers that have room; how many positions were dealt with."""
+        dealt = 0
+        to_read: list[PositionPair] = []
+        for consumer in list(out):
+            while consumer in out and dealt < entries_max and not self.blocked:
+                head = self.waiting.head(consumer)
+                if head is None:
+                    break
+                dealt += 1
+                position, sticky_hash = head
+                if self.cursor.is_acked(*position):
+                    self._next_in_line(sticky_hash)
+                    continue
+                entry = self.replays.take(position)
+                if entry is not None:
+                    self._next_in_line(sticky_hash)
+                    count, _ = count_and_key(entry)
+                    times = self.counts.of(position)
+                    self._give(consumer, entry, count, sticky_hash, times, out, full)
+                else:
+                    # Off the heap until it is read; `_replays_read` lines it up again.
+                    ahead = self.waiting.behind_head(sticky_hash, SAME_HASH_READ_AHEAD)
+                    for wanted in (position, *ahead):
+                        self._being_read[wanted] = sticky_hash
+                        to_read.append(wanted)
+                    if len(to_read) >= REPLAY_READ_ENTRIES_MAX:
+                        break
+        if to_read:
+            self.replays.request(to_read)
+        return dealt
+
+    def _next_in_line(self, sticky_hash: int) -> None:
+        if self.waiting.drop_head(sticky_hash):
+            self._line_up(sticky_hash)
+
+    def _give(
+        self,
+        consumer: Consumer,
+        entry: Entry,
+        count: int,
+        sticky_hash: int,
+        times: int,
+        out: Outgoing,
+        full: list[tuple[Consumer, list[Delivery]]],
+    ) -> None:
+        """Hands one entry to a consumer in `out`, who leaves it when he has had enough."""
+        messages, ack_set = count, None
+        if count > 1:
+            ack_set = self.cursor.remaining_batch(entry.ledger_id, entry.entry_id)
+            if ack_set is not None:
+                messages = ack_set.bit_count()
+        out[consumer].append(Delivery(entry, count, times, ack_set))
+        consumer.hold(entry.ledger_id, entry.entry_id, messages, sticky_hash)
+        consumer.permits -= messages
+        consumer.unacked += messages
+        self.unacked += messages
+        if 0 < self.limits.max_unacked_per_consumer <= consumer.unacked:
+            consumer.blocked = True
+        if consumer.blocked or consumer.permits <= 0:
+            full.append((consumer, out.pop(consumer)))
+        if 0 < self.limits.max_unacked_per_subscription <= self.unacked:
+            self.blocked = True
+
+    # -- what comes back, or is settled
+
+    def _let_go(self, consumer: Consumer, packed: int) -> None:
+        if self.draining:
+            sticky_hash = packed & HASH_MASK
+            drain = self.draining.get(sticky_hash)
+            if drain is not None and drain.holder is consumer:
+                drain.entries -= 1
+                if drain.entries == 0:
+                    del self.draining[sticky_hash]
+                    self.drained_total[consumer] = self.drained_total.get(consumer, 0) + 1
+                    self._line_up(sticky_hash)
+                    self._wake_due = True
+
+    def _replay_later(self, position: PositionPair, packed: int) -> None:
+        sticky_hash = packed & HASH_MASK
+        if self.waiting.park(position, sticky_hash):
+            self._line_up(sticky_hash)
+
+    def _replays_read(self, positions: Sequence[PositionPair]) -> None:
+        for position in positions:
+            sticky_hash = self._being_read.pop(position, 0)
+            if sticky_hash:
+                self._line_up(sticky_hash)
+        self.dispatch()
+
+    def _forget_replay(self, position: PositionPair) -> None:
+        """It leaves its line when it comes to the head: the cursor knows that it is acked."""
+        if sticky_hash := self._being_read.pop(position, 0):
+            self._line_up(sticky_hash)
+            self._wake_due = True
+
+    def _forget_replay_up_to(self, position: PositionPair) -> None:
+        self.waiting.drop_up_to(position)
+        self._being_read = {
+            known: sticky_hash
+            for known, sticky_hash in self._being_read.items()
+            if known > position
+        }
+        self._line_up_all()
+
+    def _clear_replay(self) -> None:
+        self.waiting.clear()
+        self._being_read.clear()
+        self.draining.clear()
+
+    def state(self) -> dict[str, object]:
+        return super().state() | {
+            "waiting": len(self.waiting),
+            "look_ahead_max": self.look_ahead_max,
+            "waiting_heads": {
+                sticky_hash: str(Position(*line[0]))
+                for sticky_hash, line in self.waiting.by_hash.items()
+            },
+            "draining": {
+                sticky_hash: (drain.holder.name, drain.entries)
+                for sticky_hash, drain in self.draining.items()
+            },
+        }

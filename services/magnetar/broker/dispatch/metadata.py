@@ -1,0 +1,40 @@
+"""What a dispatcher needs to know of an entry: its number of messages, and its sticky key.
+
+An entry whose metadata cannot be read counts as one message without a key: it was checked when it
+arrived, so this is a client's own fault, and the client that gets it will say so in its ack.
+"""
+
+from magnetar.managed_ledger.entry import Entry
+from magnetar.wire.entry import parse_metadata, sticky_key
+from magnetar.wire.framing import MalformedEntry
+
+
+def message_count(entry: Entry) -> int:
+    """Messages in the entry: 1 unless it is a batch."""
+    try:
+        return parse_metadata(entry.data).num_messages_in_batch
+    except MalformedEntry:
+        return 1
+
+
+def count_and_key(entry: Entry) -> tuple[int, bytes]:
+    """Messages in the entry, and the key that decides its Key_Shared consumer.
+
+    An entry without a key has one of its own, so that such entries spread over all consumers.
+    """
+    try:
+        metadata = parse_metadata(entry.data)
+    except MalformedEntry:
+        return 1, b""
+    key = sticky_key(metadata)
+    if key is None:
+        key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
+    return metadata.num_messages_in_batch, key
+
+
+def publish_time_ms(entry: Entry) -> int:
+    """When the entry's (first) message was published, by its producer's clock."""
+    try:
+        return parse_metadata(entry.data).publish_time
+    except MalformedEntry:
+        return 0

@@ -1,0 +1,202 @@
+"""Reads entries again that are to be sent again, from storage, in one owned task.
+
+A dispatcher asks with `take` first: an entry in the ledger's cache, or read already, comes at once.
+The others it `request`s; `on_ready` names those that `take` will find from then on, and those that
+turned out to be acknowledged. Adjacent
+positions are read together. A position whose read fails stays here and is read again with back-off;
+`failures` shows it. It is skipped (acknowledged) only where the entry is corrupt and
+`skip_unreadable` says so.
+
+Bounds: `REPLAY_READ_ENTRIES_MAX` entries a read, and no further read while `read_bytes_max` bytes
+wait to be taken. Requested positions were pending at a consumer before, so the unacked caps bound
+them.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from magnetar.bookie.api import EntryCorrupt
+from magnetar.broker.dispatch.reader import (
+    READ_TIMEOUT_S,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    ReadFailure,
+)
+from magnetar.broker.dispatch.replay import PositionPair
+from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.ledger import ManagedLedger
+
+log = get_logger("magnetar.dispatch")
+
+REPLAY_READ_ENTRIES_MAX: Final = 100
+
+OnReady = Callable[[Sequence[PositionPair]], None]
+
+
+class ReplayReader:
+    """The reads of single positions of one dispatcher."""
+
+    def __init__(
+        self,
+        ledger: ManagedLedger,
+        cursor: Cursor,
+        tasks: TaskSet,
+        limits: SubscriptionLimits,
+        on_ready: OnReady,
+    ) -> None:
+        self._ledger = ledger
+        self._cursor = cursor
+        self._tasks = tasks
+        self._limits = limits
+        self._on_ready = on_ready
+        self._wanted: dict[PositionPair, bool] = {}  # value: whether it is due to be read
+        self._ready: dict[PositionPair, Entry] = {}
+        self._ready_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._timers: set[asyncio.TimerHandle] = set()
+        self.failures: dict[PositionPair, ReadFailure] = {}
+
+    def __len__(self) -> int:
+        """Positions asked for and not ready yet."""
+        return len(self._wanted)
+
+    def __contains__(self, position: PositionPair) -> bool:
+        return position in self._wanted
+
+    def take(self, position: PositionPair) -> Entry | None:
+        """The entry, where it can be had at once."""
+        if self._ready:
+            entry = self._ready.pop(position, None)
+            if entry is not None:
+                self._ready_bytes -= len(entry.data)
+                self._start()
+                return entry
+        found = self._ledger.read_cached(Position(*position), 1, self._limits.read_bytes_max)
+        if found and (found[0].ledger_id, found[0].entry_id) == position:
+            return found[0]
+        return None
+
+    def request(self, positions: Iterable[PositionPair]) -> None:
+        """Reads these; `on_ready` is called on a later turn."""
+        for position in positions:
+            self._wanted.setdefault(position, True)
+        self._start()
+
+    def forget(self, position: PositionPair) -> bool:
+        """The position need not be sent again; whether it was asked for."""
+        self.failures.pop(position, None)
+        if entry := self._ready.pop(position, None):
+            self._ready_bytes -= len(entry.data)
+        return self._wanted.pop(position, None) is not None
+
+    def forget_up_to(self, position: PositionPair) -> None:
+        """Nothing up to `position` need be sent again."""
+        for known in [each for each in (*self._wanted, *self._ready) if each <= position]:
+            self.forget(known)
+
+    def clear(self) -> None:
+        """Forgets all and stops reading."""
+        self._wanted.clear()
+        self._ready.clear()
+        self._ready_bytes = 0
+        self.failures.clear()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self._task is not None:
+            task, self._task = self._task, None
+            task.cancel()
+
+    def _start(self) -> None:
+        if (
+            self._task is None
+            and self._ready_bytes < self._limits.read_bytes_max
+            and any(self._wanted.values())
+        ):
+            self._task = self._tasks.start(self._read_due(), "replay")
+
+    async def _read_due(self) -> None:
+        me = asyncio.current_task()
+        while self._task is me and self._ready_bytes < self._limits.read_bytes_max:
+            due = sorted(position for position, due in self._wanted.items() if due)
+            if not due:
+                break
+            await self._read_run(*adjacent_run(due[:REPLAY_READ_ENTRIES_MAX]), me)
+        if self._task is me:
+            self._task = None
+
+    async def _read_run(
+        self, first: PositionPair, count: int, me: "asyncio.Task[None] | None"
+    ) -> None:
+        error: Exception | None = None
+        entries: list[Entry] = []
+        try:
+            entries = await asyncio.wait_for(
+                self._ledger.read(Position(*first), count, self._limits.read_bytes_max),
+                READ_TIMEOUT_S,
+            )
+        except (MagnetarError, TimeoutError) as failed:
+            error = failed
+        if self._task is not me:
+            return
+        ready = []
+        for entry in entries:
+            position = (entry.ledger_id, entry.entry_id)
+            if self._wanted.pop(position, None) is not None:
+                self.failures.pop(position, None)
+                self._ready[position] = entry
+                self._ready_bytes += len(entry.data)
+                ready.append(position)
+        if first in self._wanted and self._failed(first, error):
+            ready.append(first)
+        if ready:
+            self._on_ready(ready)
+
+    def _failed(self, position: PositionPair, error: Exception | None) -> bool:
+        """Whether the position needs no further attempt."""
+        if self._cursor.is_acked(*position):
+            self.forget(position)
+            return True
+        if isinstance(error, EntryCorrupt) and self._limits.skip_unreadable:
+            log.error("unreadable entry skipped", cursor=self._cursor.name,
+                      position=str(Position(*position)), error=str(error))  # fmt: skip
+            self.forget(position)
+            self._cursor.ack(*position)
+            return True
+        known = self.failures.get(position)
+        attempts = known.attempts + 1 if known else 1
+        text = repr(error) if error else "the entry is in no ledger"
+        self.failures[position] = ReadFailure(Position(*position), text, attempts)
+        log.warning("replay read failed, will be retried", cursor=self._cursor.name,
+                    position=str(Position(*position)), attempts=attempts, error=text)  # fmt: skip
+        self._wanted[position] = False
+        delay_s = min(RETRY_MIN_S * 2 ** min(attempts - 1, 16), RETRY_MAX_S)
+        self._retry_in(position, delay_s * random.uniform(0.8, 1.2))
+        return False
+
+    def _retry_in(self, position: PositionPair, delay_s: float) -> None:
+        def due() -> None:
+            self._timers.discard(timer)
+            if position in self._wanted:
+                self._wanted[position] = True
+                self._start()
+
+        timer = asyncio.get_running_loop().call_later(delay_s, due)
+        self._timers.add(timer)
+
+
+def adjacent_run(ascending: Sequence[PositionPair]) -> tuple[PositionPair, int]:
+    """The first position, and how many follow it without a gap (itself counted)."""
+    ledger_id, entry_id = ascending[0]
+    count = 1
+    while count < len(ascending) and ascending[count] == (ledger_id, entry_id + count):
+        count += 1
+    return (ledger_id, entry_id), count

@@ -1,0 +1,209 @@
+"""Exclusive and Failover: one active consumer gets everything, in order.
+
+Nothing is remembered per message: the read position says what was sent, and the cursor what was
+acknowledged. A redelivery is a rewind to behind the mark-delete position; entries acknowledged one
+by one in between are left out. A client that counts epochs gets the new epoch with each message
+after the rewind and drops what was on its way before it.
+
+Failover picks the active consumer as Pulsar does: among those of the highest priority (lowest
+level), sorted by name, partition N takes number N modulo their count, and a topic that is no
+partition is hashed onto a ring of their names. A hand-over from a consumer that is still connected
+waits for `failover_switch_delay_s`, so that acks under way arrive before the other one is sent the
+same messages; where there is no one to wait for, it is immediate.
+Sources: Pulsar's `AbstractDispatcherSingleActiveConsumer`,
+`PersistentDispatcherSingleActiveConsumer`.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+from magnetar.broker.dispatch.base import Dispatcher
+from magnetar.broker.dispatch.metadata import message_count
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.sink import Delivery
+from magnetar.broker.subscription.spec import SubType
+from magnetar.core.errors import ConsumerBusy
+from magnetar.core.hashing import murmur3_32
+from magnetar.core.ids import Position
+from magnetar.core.names import parse_topic
+
+FAILOVER_RING_POINTS: Final = 100
+
+
+class SingleActiveDispatcher(Dispatcher):
+    """Streams to `active`; the other consumers wait for their turn."""
+
+    active: Consumer | None = None
+    _switch: asyncio.TimerHandle | None = None
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self.consumers.remove(consumer)
+        was_active = consumer is self.active
+        if was_active:
+            self.active = None
+        if not self.consumers:
+            self._cancel_switch()
+            self.reader.close()
+        else:
+            self._pick(wait=not was_active)
+
+    def can_unsubscribe(self, consumer: Consumer) -> bool:
+        return self.consumers == [consumer] and consumer is self.active
+
+    def _pick(self, *, wait: bool) -> None:
+        """Chooses the active consumer and hands over to it."""
+        chosen = self._choose()
+        if chosen is self.active:
+            return
+        wait = wait and self.active is not None and self.limits.failover_switch_delay_s > 0
+        self.active = chosen
+        self.reader.close()
+        self._cancel_switch()
+        if wait:
+            self._switch = asyncio.get_running_loop().call_later(
+                self.limits.failover_switch_delay_s, self._hand_over
+            )
+        else:
+            self._hand_over()
+
+    def _choose(self) -> Consumer:
+        return self.consumers[0]
+
+    def _hand_over(self) -> None:
+        self._switch = None
+        if self.active is None:
+            return
+        self.reader.open()
+        self.rewind()
+        self._tell_active()
+        self.dispatch()
+
+    def _tell_active(self) -> None:
+        """Exclusive consumers need not be told."""
+
+    def _cancel_switch(self) -> None:
+        if self._switch is not None:
+            self._switch.cancel()
+            self._switch = None
+
+    def _step(self, entries_max: int) -> int:
+        consumer = self.active
+        if consumer is None or self._switch is not None:
+            return 0
+        permits = consumer.permits
+        if permits <= 0 or not consumer.sink.writable:
+            return 0
+        wanted = max(1, int(permits / consumer.average_messages))
+        taken = self.reader.take(min(entries_max, wanted))
+        if not taken:
+            return 0
+        entries = self.cursor.filter_unacked(taken)
+        if not entries:
+            return len(taken)
+        deliveries = []
+        left = permits
+        for entry in entries:
+            count = message_count(entry)
+            if count == 1:
+                deliveries.append(Delivery(entry, 1))
+                left -= 1
+            else:
+                ack_set = self.cursor.remaining_batch(entry.ledger_id, entry.entry_id)
+                deliveries.append(Delivery(entry, count, 0, ack_set))
+                left -= count if ack_set is None else ack_set.bit_count()
+            if left <= 0:
+                break
+        self.reader.give_back(entries[len(deliveries) :])
+        consumer.permits = left
+        self._count_out(consumer, deliveries, permits - left)
+        return len(taken)
+
+    def settle(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """The cursor knows all there is to know."""
+
+    def settle_part(
+        self, consumer: Consumer, ledger_id: int, entry_id: int, remaining: int
+    ) -> None:
+        """The cursor knows all there is to know."""
+
+    def settle_up_to(self, position: Position) -> None:
+        self.reader.skip_up_to(position)
+        self.dispatch()
+
+    def redeliver(
+        self,
+        consumer: Consumer,
+        positions: Iterable[tuple[int, int]] | None,  # noqa: ARG002 - order forbids single ones
+        epoch: int | None,
+    ) -> None:
+        if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
+            consumer.epoch = epoch
+        if consumer is not self.active or self._switch is not None:
+            return
+        self.rewind()
+        self.dispatch()
+
+    def close(self) -> None:
+        self._cancel_switch()
+        super().close()
+
+    def state(self) -> dict[str, object]:
+        return {
+            "active": self.active.name if self.active else None,
+            "switching": self._switch is not None,
+            "buffered": self.reader.buffered,
+            "reading": self.reader.reading,
+        }
+
+
+class ExclusiveDispatcher(SingleActiveDispatcher):
+    """One consumer, no other is let in."""
+
+    type = SubType.Exclusive
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        if self.consumers:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+        self.consumers.append(consumer)
+        self._pick(wait=False)
+
+
+class FailoverDispatcher(SingleActiveDispatcher):
+    """Many consumers, one of them active."""
+
+    type = SubType.Failover
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self._check_room()
+        self.consumers.append(consumer)
+        before = self.active
+        self._pick(wait=True)
+        if self.active is before or self._switch is not None:
+            self._tell(consumer)
+
+    def _choose(self) -> Consumer:
+        self.consumers.sort(key=lambda each: (each.spec.priority_level, each.name))
+        highest = self.consumers[0].spec.priority_level
+        peers = [each for each in self.consumers if each.spec.priority_level == highest]
+        index = parse_topic(self.context.topic).partition_index
+        if index >= 0:
+            return peers[index % len(peers)]
+        ring = sorted(
+            {
+                murmur3_32(f"{peer.name}{point}".encode()): number
+                for number, peer in enumerate(peers)
+                for point in range(FAILOVER_RING_POINTS)
+            }.items()
+        )
+        at = bisect_left(ring, (murmur3_32(self.context.topic.encode()), -1))
+        return peers[ring[at % len(ring)][1]]
+
+    def _tell_active(self) -> None:
+        for consumer in self.consumers:
+            self._tell(consumer)
+
+    def _tell(self, consumer: Consumer) -> None:
+        active = consumer is self.active and self._switch is None
+        consumer.sink.active_consumer_change(consumer.spec.consumer_id, active=active)

@@ -1,0 +1,39 @@
+"""Where a cursor has to go: the position of a time, or of the nth unacknowledged entry."""
+
+import asyncio
+from typing import Final
+
+from magnetar.broker.dispatch.metadata import publish_time_ms
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.ledger import ManagedLedger
+
+ENTRIES_PER_TURN: Final = 1_000
+
+
+async def last_older_than(ledger: ManagedLedger, time_ms: int) -> Position | None:
+    """The last entry published before `time_ms`, None where there is none."""
+    return await ledger.find_by(lambda entry: publish_time_ms(entry) < time_ms)
+
+
+async def position_of_time(ledger: ManagedLedger, time_ms: int) -> Position:
+    """The first entry published at or after `time_ms`, or the place of the next one."""
+    older = await last_older_than(ledger, time_ms)
+    return ledger.next_position(EARLIEST if older is None else older)
+
+
+async def nth_unacked(
+    ledger: ManagedLedger, cursor: Cursor, nth: int, *, exact: bool = False
+) -> Position | None:
+    """The nth unacknowledged entry (from 1), or, unless `exact`, the last where there are fewer."""
+    found, seen, walked = None, 0, 0
+    position = ledger.next_position(cursor.mark_delete)
+    while seen < nth and position <= ledger.last_confirmed:
+        if not cursor.is_acked(*position):
+            seen += 1
+            found = position
+        position = ledger.next_position(position)
+        walked += 1
+        if walked % ENTRIES_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return None if exact and seen < nth else found

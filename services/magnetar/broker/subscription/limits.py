@@ -1,0 +1,24 @@
+"""The bounds that a subscription keeps.
+
+Defaults are those of Pulsar 4.2's `broker.conf`, whose key stands beside each.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class SubscriptionLimits:
+    """Bounds of one subscription; 0 means no bound where Pulsar says so."""
+
+    max_unacked_per_consumer: int = 50_000  # maxUnackedMessagesPerConsumer
+    max_unacked_per_subscription: int = 200_000  # maxUnackedMessagesPerSubscription
+    max_consumers: int = 0  # maxConsumersPerSubscription
+    failover_switch_delay_s: float = 1.0  # activeConsumerFailoverDelayTimeMillis
+    read_entries_min: int = 100  # dispatcherMinReadBatchSize, and what a read starts with
+    read_entries_max: int = 1_000  # dispatcherMaxReadBatchSize
+    read_bytes_max: int = 5 * 1024 * 1024  # dispatcherMaxReadSizeBytes
+    round_robin_entries_max: int = 20  # dispatcherMaxRoundRobinBatchSize
+    look_ahead_per_consumer: int = 2_000  # keySharedLookAheadMsgInReplayThresholdPerConsumer
+    look_ahead_per_subscription: int = 20_000  # …PerSubscription
+    ring_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
+    skip_unreadable: bool = False  # autoSkipNonRecoverableData

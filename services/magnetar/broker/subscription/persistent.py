@@ -1,0 +1,302 @@
+"""A durable or non-durable subscription of a persistent topic: one cursor, one dispatcher.
+
+It lets consumers in, turns their commands into cursor and dispatcher calls, and moves the cursor
+for seeks and for the administrator. The type is that of the consumers attached; it may change only
+while none is. What a consumer may be told is raised as `MagnetarError`, with Pulsar's texts.
+
+Acknowledgements are answered when the cursor is durable (`ack` with `on_done`), else not at all;
+`ack_one` is the path of the plain single ack.
+Source: Pulsar's `PersistentSubscription`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.shared import SharedDispatcher
+from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
+from magnetar.broker.subscription import cursor_moves
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.subscription.spec import SubType
+from magnetar.core.clock import Clock
+from magnetar.core.errors import (
+    ConsumerBusy,
+    MagnetarError,
+    MetadataError,
+    NotAllowed,
+    ServiceNotReady,
+)
+from magnetar.core.ids import Position
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.ledger import ManagedLedger
+
+log = get_logger("magnetar.subscription")
+
+AckPosition = tuple[int, int, int | None, int]
+"""(ledger id, entry id, ack set or None, batch size)."""
+OnDone = Callable[[MagnetarError | None], None]
+
+_DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
+    SubType.Exclusive: ExclusiveDispatcher,
+    SubType.Failover: FailoverDispatcher,
+    SubType.Shared: SharedDispatcher,
+    SubType.Key_Shared: KeySharedDispatcher,
+}
+
+
+class PersistentSubscription:
+    """See the module."""
+
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        ledger: ManagedLedger,
+        cursor: Cursor,
+        *,
+        limits: SubscriptionLimits,
+        clock: Clock,
+        tasks: TaskSet,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.ledger = ledger
+        self.cursor = cursor
+        self.limits = limits
+        self.clock = clock
+        self.dispatcher: Dispatcher | None = None
+        self.closed = False
+        self.expired_messages = 0
+        self.last_expire_ms = 0
+        self._moving = asyncio.Lock()
+        self._context = DispatchContext(topic, ledger, cursor, limits, clock, tasks)
+
+    @property
+    def type(self) -> SubType | None:
+        """The type of the consumers attached, or of the last ones; None before the first."""
+        return self.dispatcher.type if self.dispatcher else None
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return self.dispatcher.consumers if self.dispatcher else ()
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self.consumers)
+
+    # -- consumers
+
+    async def add_consumer(self, consumer: Consumer) -> None:
+        """Attaches a consumer, after a seek that is under way; raises what to tell the client."""
+        async with self._moving:
+            if self.closed:
+                raise ServiceNotReady("Subscription is fenced")
+            wanted = consumer.spec.sub_type
+            dispatcher = self.dispatcher
+            if dispatcher is not None and dispatcher.consumers:
+                if dispatcher.type is not wanted:
+                    raise ConsumerBusy(
+                        "Subscription is of different type. Active subscription type of "
+                        f"'{dispatcher.type.name}' is different than the connecting consumer's "
+                        f"type '{wanted.name}'."
+                    )
+                if wanted is SubType.Exclusive:
+                    await self._evict_dead(dispatcher)
+            elif dispatcher is None or dispatcher.type is not wanted:
+                dispatcher = _DISPATCHERS[wanted](self._context)
+                if self.dispatcher is not None:
+                    self.dispatcher.close()
+                self.dispatcher = dispatcher
+            dispatcher.add_consumer(consumer)
+
+    async def _evict_dead(self, dispatcher: Dispatcher) -> None:
+        """Lets a new exclusive consumer in where the old one's connection turns out to be dead."""
+        for consumer in list(dispatcher.consumers):
+            if not await consumer.sink.is_alive():
+                self.remove_consumer(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detaches a consumer; what it held goes to others, or back. Idempotent."""
+        if self.dispatcher is not None and consumer in self.dispatcher.consumers:
+            self.dispatcher.remove_consumer(consumer)
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """FLOW: the consumer has room for so many more messages."""
+        if self.dispatcher is not None and consumer in self.dispatcher.consumers:
+            self.dispatcher.flow(consumer, permits)
+
+    def on_writable(self, consumer: Consumer) -> None:  # noqa: ARG002 - one dispatcher serves all
+        """The consumer's connection drained."""
+        if self.dispatcher is not None:
+            self.dispatcher.dispatch()
+
+    # -- acknowledgement and redelivery
+
+    def ack_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """Acknowledges one whole entry; no answer is wanted."""
+        self.cursor.ack(ledger_id, entry_id)
+        consumer.last_acked_ms = self.clock.now_ms()
+        dispatcher = self.dispatcher
+        if dispatcher is not None:
+            dispatcher.settle(consumer, ledger_id, entry_id)
+            dispatcher.woken()
+            if self.ledger.terminated:
+                dispatcher.tell_end()
+
+    def ack(
+        self,
+        consumer: Consumer,
+        positions: Sequence[AckPosition],
+        cumulative: bool = False,
+        on_done: OnDone | None = None,
+    ) -> None:
+        """Acknowledges; `on_done` hears None once that is durable, or why it was refused."""
+        consumer.last_acked_ms = self.clock.now_ms()
+        error: MagnetarError | None = None
+        try:
+            if cumulative:
+                self._ack_cumulative(positions)
+            else:
+                self._ack_individually(consumer, positions)
+        except MagnetarError as refused:
+            error = refused
+        dispatcher = self.dispatcher
+        if dispatcher is not None:
+            dispatcher.woken()
+            if self.ledger.terminated:
+                dispatcher.tell_end()
+        if on_done is not None:
+            if error is not None:
+                on_done(error)
+            else:
+                self.cursor.when_durable(on_done)
+
+    def _ack_individually(self, consumer: Consumer, positions: Sequence[AckPosition]) -> None:
+        dispatcher, cursor = self.dispatcher, self.cursor
+        for ledger_id, entry_id, ack_set, batch_size in positions:
+            if ack_set:
+                size = max(batch_size, ack_set.bit_length())
+                whole = cursor.ack_batch(ledger_id, entry_id, ack_set, size)
+            else:
+                cursor.ack(ledger_id, entry_id)
+                whole = True
+            if dispatcher is None:
+                continue
+            if whole:
+                dispatcher.settle(consumer, ledger_id, entry_id)
+            else:
+                left = cursor.remaining_batch(ledger_id, entry_id) or 0
+                dispatcher.settle_part(consumer, ledger_id, entry_id, left.bit_count())
+
+    def _ack_cumulative(self, positions: Sequence[AckPosition]) -> None:
+        if self.type is not None and self.type.individual_only:
+            raise NotAllowed("Cumulative acknowledgement is not allowed on shared subscriptions")
+        if len(positions) != 1:
+            raise NotAllowed("Cumulative acknowledgement takes one message id")
+        ledger_id, entry_id, ack_set, batch_size = positions[0]
+        position = Position(ledger_id, entry_id)
+        if ack_set:
+            size = max(batch_size, ack_set.bit_length())
+            self.cursor.ack_batch_cumulative(position, ack_set, size)
+        else:
+            self.cursor.ack_cumulative(position)
+
+    def redeliver(
+        self,
+        consumer: Consumer,
+        positions: list[tuple[int, int]] | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Sends again: on shared types the positions named, else all that is unacknowledged."""
+        if self.dispatcher is not None and consumer in self.dispatcher.consumers:
+            self.dispatcher.redeliver(consumer, positions, epoch)
+
+    # -- moving the cursor
+
+    async def seek(
+        self, position: Position, ack_set: int | None = None, batch_size: int = 0
+    ) -> None:
+        """The next message delivered is that at `position`; all consumers must reattach.
+
+        `ack_set` (bits of the batch still to be delivered) seeks into a batch.
+        """
+        async with self._moving:
+            self._disconnect()
+            await self.cursor.reset(position)
+            if ack_set:
+                size = max(batch_size, ack_set.bit_length())
+                self.cursor.ack_batch(position.ledger_id, position.entry_id, ack_set, size)
+
+    async def seek_to_time(self, publish_time_ms: int) -> None:
+        """The next message delivered is the first that was published at or after that time."""
+        await self.seek(await cursor_moves.position_of_time(self.ledger, publish_time_ms))
+
+    async def skip(self, entries: int) -> None:
+        """Acknowledges the oldest `entries` unacknowledged entries."""
+        target = await cursor_moves.nth_unacked(self.ledger, self.cursor, entries)
+        if target is not None:
+            self._ack_up_to(target)
+
+    async def clear_backlog(self) -> None:
+        """Acknowledges everything there is."""
+        self._ack_up_to(self.ledger.last_confirmed)
+
+    async def expire(self, age_s: float) -> bool:
+        """Acknowledges what was published more than `age_s` ago; whether there was anything."""
+        now_ms = self.clock.now_ms()
+        target = await cursor_moves.last_older_than(self.ledger, now_ms - int(age_s * 1000))
+        self.last_expire_ms = now_ms
+        if target is None or target <= self.cursor.mark_delete:
+            return False
+        before = self.cursor.backlog
+        self._ack_up_to(target)
+        self.expired_messages += before - self.cursor.backlog
+        return True
+
+    async def peek(self, nth: int) -> Entry | None:
+        """The nth unacknowledged entry, counted from 1."""
+        position = await cursor_moves.nth_unacked(self.ledger, self.cursor, nth, exact=True)
+        return None if position is None else await self.ledger.read_entry(position)
+
+    def _ack_up_to(self, position: Position) -> None:
+        if position > self.cursor.mark_delete:
+            self.cursor.ack_cumulative(position)
+            if self.dispatcher is not None:
+                self.dispatcher.settle_up_to(position)
+
+    # -- the end
+
+    def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        """Checks that `consumer` may delete the subscription, and disconnects everyone.
+
+        Deleting the cursor is the topic's to do next.
+        """
+        dispatcher = self.dispatcher
+        if not force and (dispatcher is None or not dispatcher.can_unsubscribe(consumer)):
+            raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
+        self.closed = True
+        self.remove_consumer(consumer)
+        self._disconnect()
+
+    async def close(self) -> None:
+        """Disconnects all consumers; they look the topic up again. Idempotent."""
+        self.closed = True
+        self._disconnect()
+        if self.dispatcher is not None:
+            self.dispatcher.close()
+
+    def topic_terminated(self) -> None:
+        """The topic takes no more messages: drained consumers are told."""
+        if self.dispatcher is not None:
+            self.dispatcher.dispatch()
+
+    def _disconnect(self) -> None:
+        for consumer in list(self.consumers):
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer.spec.consumer_id)

@@ -1,0 +1,53 @@
+"""What a consumer asks for when it subscribes. The numbers of the enums are the protocol's."""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from magnetar.core.ids import Position
+
+
+class SubType(IntEnum):
+    """How a subscription shares its messages among its consumers."""
+
+    Exclusive = 0
+    Shared = 1
+    Failover = 2
+    Key_Shared = 3
+
+    @property
+    def individual_only(self) -> bool:
+        """True where consumers ack one by one: cumulative acks have no meaning there."""
+        return self is SubType.Shared or self is SubType.Key_Shared
+
+
+class KeySharedMode(IntEnum):
+    """Who decides which consumer owns which hash range."""
+
+    AUTO_SPLIT = 0
+    STICKY = 1
+
+
+@dataclass(slots=True)
+class KeySharedSpec:
+    """`KeySharedMeta`: `ranges` are inclusive, within 0 to 65,535, and only used by STICKY."""
+
+    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
+    ranges: tuple[tuple[int, int], ...] = ()
+    allow_out_of_order: bool = False
+
+
+@dataclass(slots=True)
+class ConsumerSpec:
+    """One SUBSCRIBE command, as far as the subscription is concerned."""
+
+    consumer_id: int
+    name: str
+    sub_type: SubType = SubType.Exclusive
+    priority_level: int = 0
+    durable: bool = True
+    read_compacted: bool = False
+    key_shared: KeySharedSpec | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+    consumer_epoch: int | None = None
+    start_message_id: Position | None = None
+    app_id: str = ""
