@@ -1,0 +1,1 @@
+"""Measurements against a real Pulsar; never part of the test suite."""

@@ -1,0 +1,124 @@
+"""Compares this checkout with a real Pulsar, scenario by scenario, in one run on one machine.
+
+    python -m tests.bench.compare --kit DIR [--seconds 21] [--runs 3] [--out FILE] [NAME...]
+
+Both servers are up during the whole run; each scenario loads one, then the other, `--runs` times,
+and medians are compared. Without `--kit` only Magnetar's start-up, idle and wheel rows are taken.
+Every row is appended to the output file as JSON as soon as it is there; the table follows.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from tests.bench.scenarios import SCENARIOS, Load, Row
+from tests.bench.servers import MagnetarServer, PulsarServer, Server, memory_mib
+
+PORTS = {"magnetar": (26650, 28080), "pulsar": (36650, 38080)}
+NO_PERF_NEEDED = ("idle", "latency", "wheel 1 KiB batched", "wheel 1 KiB unbatched", "idle topics")
+START_RUNS = 3
+SETTLE_S = 2.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--kit", type=Path)
+    parser.add_argument("--seconds", type=int, default=21)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("bench.jsonl"))
+    parser.add_argument("--only", choices=("magnetar", "pulsar"))
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of: start, {', '.join(SCENARIOS)}"
+    )
+    arguments = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="bench-"))
+    servers: list[Server] = []
+    if arguments.only != "pulsar":
+        servers.append(MagnetarServer(root, *PORTS["magnetar"]))
+    if arguments.kit is not None and arguments.only != "magnetar":
+        servers.append(PulsarServer(arguments.kit.resolve(), root, *PORTS["pulsar"]))
+    names = arguments.names or ["start", *SCENARIOS]
+    if arguments.kit is None:
+        names = [name for name in names if name in ("start", *NO_PERF_NEEDED)]
+    rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    try:
+        _measure(servers, names, arguments, root, rows)
+    finally:
+        for server in servers:
+            server.stop()
+        shutil.rmtree(root, ignore_errors=True)
+    print(table(rows))
+
+
+def _measure(
+    servers: list[Server],
+    names: list[str],
+    arguments: argparse.Namespace,
+    root: Path,
+    rows: dict[str, dict[str, list[Row]]],
+) -> None:
+    def keep(name: str, server: Server, row: Row) -> None:
+        rows[name][server.name].append(row)
+        line = json.dumps({"scenario": name, "server": server.name, **row})
+        with arguments.out.open("a") as out:
+            out.write(line + "\n")
+        print(line, flush=True)
+
+    for server in servers:
+        if "start" in names:
+            for _ in range(START_RUNS):
+                keep("start, empty", server, _started(server))
+                server.stop()
+                keep("start, again", server, _started(server))
+                server.stop()
+                shutil.rmtree(root / server.name, ignore_errors=True)
+        server.start()
+    perf = arguments.kit / "perf.sh" if arguments.kit else Path("perf.sh")
+    loads = [Load(server, perf.resolve(), arguments.seconds, root / "log") for server in servers]
+    for name in names:
+        if name == "start":
+            continue
+        for _ in range(1 if name in ("idle", "idle topics") else arguments.runs):
+            for load in loads:
+                time.sleep(SETTLE_S)
+                keep(name, load.server, SCENARIOS[name](load))
+
+
+def _started(server: Server) -> Row:
+    seconds = server.start()
+    time.sleep(SETTLE_S)
+    return {"ready_s": round(seconds, 3), "rss_mib": round(memory_mib(server.pid)[0])}
+
+
+def table(rows: dict[str, dict[str, list[Row]]]) -> str:
+    """A markdown table of medians; the ratio is Magnetar's to Pulsar's."""
+    lines = ["| scenario | figure | Magnetar | Pulsar | ratio |", "|---|---|---|---|---|"]
+    for name, by_server in rows.items():
+        figures = dict.fromkeys(key for found in by_server.values() for row in found for key in row)
+        for figure in figures:
+            ours, theirs = (
+                _median(by_server.get(who, []), figure) for who in ("magnetar", "pulsar")
+            )
+            ratio = f"{ours / theirs:.2f}" if ours is not None and theirs else ""
+            lines.append(f"| {name} | {figure} | {_text(ours)} | {_text(theirs)} | {ratio} |")
+    return "\n".join(lines)
+
+
+def _median(rows: list[Row], figure: str) -> float | None:
+    values = [float(value) for row in rows if isinstance(value := row.get(figure), int | float)]
+    return statistics.median(values) if values else None
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    main()

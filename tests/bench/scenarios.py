@@ -1,0 +1,179 @@
+"""Loads that official clients put on a server, and what is read off while they do.
+
+Every scenario returns rows of figures: {"messages", "rate", "cpu_us", ...}; CPU is the server
+process's own, per message. pulsar-perf's "Aggregated" rate is too low for short runs, so the rate
+is that of its last interval lines.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.bench.servers import Server, cpu_seconds, memory_mib
+
+Row = dict[str, float | int | str | None]
+DRAIN_MESSAGES = 1_000_000
+IDLE_TOPICS = 10_000
+PY = Path(__file__).parent / "clients"
+
+
+class Load:
+    """Runs clients against one server and measures the server meanwhile."""
+
+    def __init__(self, server: Server, perf: Path, seconds: int, log: Path) -> None:
+        self.server, self.perf, self.seconds, self.log = server, perf, seconds, log
+        self._topics = 0
+
+    def topic(self, what: str) -> str:
+        self._topics += 1
+        return f"persistent://public/default/bench-{what}-{os.getpid()}-{self._topics}"
+
+    def run(self, *command: str) -> str:
+        environment = {
+            **os.environ,
+            "PULSAR_HOST": "127.0.0.1",
+            "PULSAR_PORT": str(self.server.port),
+            "HTTP_PORT": str(self.server.http_port),
+        }
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        with self.log.open("a") as log:
+            log.write(f"$ {' '.join(command)}\n{done.stdout}\n")
+        return done.stdout
+
+    def measured(self, *command: str) -> tuple[str, Row]:
+        before = cpu_seconds(self.server.pid)
+        output = self.run(*command)
+        resident, peak = memory_mib(self.server.pid)
+        row: Row = {
+            "cpu_s": round(cpu_seconds(self.server.pid) - before, 2),
+            "rss_mib": round(resident),
+            "peak_mib": round(peak),
+        }
+        return output, row
+
+    def python(self, script: str, *arguments: str) -> tuple[dict[str, float], Row]:
+        url = f"pulsar://127.0.0.1:{self.server.port}"
+        output, row = self.measured(sys.executable, str(PY / script), url, *arguments)
+        figures: dict[str, float] = json.loads(output.strip().splitlines()[-1])
+        return figures, row
+
+
+def _per_message(row: Row, messages: float) -> Row:
+    row["messages"] = int(messages)
+    row["cpu_us"] = round(float(row["cpu_s"] or 0) / max(messages, 1) * 1e6, 2)
+    return row
+
+
+def produce(size: int, *flags: str) -> Callable[[Load], Row]:
+    """pulsar-perf produce, flat out."""
+
+    def scenario(load: Load) -> Row:
+        output, row = load.measured(
+            str(load.perf),
+            "produce",
+            *("-r", "2000000", "-ml", "64M", "-s", str(size), "-time", str(load.seconds)),
+            *flags,
+            load.topic("produce"),
+        )
+        rates = [float(rate) for rate in re.findall(r"produced:.*?---\s+([\d.]+) msg/s", output)]
+        sent = re.search(r"Aggregated throughput stats --- (\d+) records sent", output)
+        row["rate"] = round(rates[-1]) if rates else None
+        row["errors"] = len(re.findall(r"Exception|ERROR", output))
+        return _per_message(row, int(sent.group(1)) if sent else 0)
+
+    return scenario
+
+
+def drain(*flags: str) -> Callable[[Load], Row]:
+    """A backlog of a million 100-byte messages, read by a new consumer."""
+
+    def scenario(load: Load) -> Row:
+        topic = load.topic("drain")
+        load.python("subscribe.py", topic, "drain")
+        count = str(DRAIN_MESSAGES + 1_000)
+        limit = flags or ("-ml", "64M")
+        load.run(
+            str(load.perf), "produce", "-r", "2000000", *limit, "-s", "100", "-m", count, topic
+        )
+        output, row = load.measured(
+            str(load.perf),
+            "consume",
+            *("-ss", "drain", "-sp", "Earliest", "-q", "10000", "-m", str(DRAIN_MESSAGES), topic),
+        )
+        found = re.search(r"(\d+) records received --- ([\d.]+) msg/s", output)
+        row["rate"] = round(float(found.group(2))) if found else None
+        return _per_message(row, int(found.group(1)) if found else 0)
+
+    return scenario
+
+
+def latency(load: Load) -> Row:
+    """The official wheel at 1,000 unbatched 1 KiB messages a second."""
+    figures, row = load.python("latency.py", load.topic("latency"), "1000", "15", "1024")
+    row.update(figures)
+    return _per_message(row, figures["sent"])
+
+
+def wheel(mode: str) -> Callable[[Load], Row]:
+    """200,000 async sends of the official wheel."""
+
+    def scenario(load: Load) -> Row:
+        figures, row = load.python("produce.py", load.topic("wheel"), "200000", "1024", mode)
+        row["rate"] = figures["rate"]
+        return _per_message(row, figures["messages"])
+
+    return scenario
+
+
+def idle(load: Load) -> Row:
+    """Ten seconds of nothing."""
+    before = cpu_seconds(load.server.pid)
+    time.sleep(10)
+    resident, peak = memory_mib(load.server.pid)
+    used = cpu_seconds(load.server.pid) - before
+    return {"rss_mib": round(resident), "peak_mib": round(peak), "cpu_pct": round(used * 10, 2)}
+
+
+def idle_topics(load: Load) -> Row:
+    """Memory and CPU of 10,000 topics, each with a producer's life and a subscription behind it."""
+    before, _ = memory_mib(load.server.pid)
+    started, cpu = time.monotonic(), cpu_seconds(load.server.pid)
+    load.python("topics.py", load.topic("idle"), str(IDLE_TOPICS))
+    after, _ = memory_mib(load.server.pid)
+    return {
+        "kib_per_topic": round((after - before) * 1024 / IDLE_TOPICS, 2),
+        "rss_mib": round(after),
+        "seconds": round(time.monotonic() - started, 1),
+        "cpu_s": round(cpu_seconds(load.server.pid) - cpu, 2),
+    }
+
+
+SCENARIOS: dict[str, Callable[[Load], Row]] = {
+    "idle": idle,
+    "latency": latency,
+    "wheel 1 KiB batched": wheel("batched"),
+    "wheel 1 KiB unbatched": wheel("unbatched"),
+    "1 KiB batched": produce(1024),
+    "1 KiB batched, 10 partitions": produce(1024, "-np", "10"),
+    "1 KiB unbatched": produce(1024, "-db"),
+    "1 KiB unbatched, 10 partitions": produce(1024, "-db", "-np", "10"),
+    "100 B batched": produce(100),
+    "100 B batched, 10 partitions": produce(100, "-np", "10"),
+    "100 B unbatched": produce(100, "-db"),
+    "100 B unbatched, 10 partitions": produce(100, "-db", "-np", "10"),
+    "drain batched": drain(),
+    "drain unbatched": drain("-db", "-o", "5000"),
+    "idle topics": idle_topics,
+}

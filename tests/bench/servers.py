@@ -1,0 +1,142 @@
+"""The two servers of a comparison, each started, measured and stopped the same way.
+
+Pulsar comes from a kit, a folder with `start.sh DIR`, `stop.sh DIR` and `perf.sh` (pulsar-perf),
+which `make bench PULSAR_KIT=DIR` names. Both servers run side by side, one under load at a time.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+READY_TIMEOUT_S = 120.0
+READY_PATH = "/admin/v2/namespaces/public/default"
+
+
+class Server(Protocol):
+    """A server under measurement."""
+
+    name: str
+    port: int
+    http_port: int
+    pid: int
+
+    def start(self) -> float:
+        """Seconds until it is ready: the namespace is there over REST, and the port accepts."""
+
+    def stop(self) -> None: ...
+
+
+def wait_ready(http_port: int, started: float, alive: "subprocess.Popen[bytes] | None") -> float:
+    """Polls until the default namespace answers; the seconds since `started`."""
+    url = f"http://127.0.0.1:{http_port}{READY_PATH}"
+    while time.monotonic() - started < READY_TIMEOUT_S:
+        if alive is not None and alive.poll() is not None:
+            raise SystemExit("the server exited during start")
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  # our own server
+                if answer.status == 200:
+                    return time.monotonic() - started
+        except (urllib.error.URLError, OSError):
+            pass
+        time.sleep(0.005)
+    raise SystemExit(f"not ready after {READY_TIMEOUT_S} s")
+
+
+class MagnetarServer:
+    """This checkout's standalone."""
+
+    name = "magnetar"
+
+    def __init__(self, root: Path, port: int, http_port: int) -> None:
+        self.data_dir = root / "magnetar"
+        self.port, self.http_port, self.pid = port, http_port, 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> float:
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        with (self.data_dir.parent / "magnetar.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "magnetar.cli.main", "standalone"),
+                    *("--data-dir", str(self.data_dir)),
+                    *("--port", str(self.port), "--http-port", str(self.http_port)),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        self.pid = self._process.pid
+        return wait_ready(self.http_port, started, self._process)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(60)
+
+
+class PulsarServer:
+    """The kit's standalone, which does not fsync its journal."""
+
+    name = "pulsar"
+
+    def __init__(self, kit: Path, root: Path, port: int, http_port: int) -> None:
+        self.kit, self.data_dir = kit, root / "pulsar"
+        self.port, self.http_port, self.pid = port, http_port, 0
+
+    def start(self) -> float:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        environment = {
+            **os.environ,
+            "PULSAR_PORT": str(self.port),
+            "HTTP_PORT": str(self.http_port),
+        }
+        started = time.monotonic()
+        output = subprocess.run(
+            [str(self.kit / "start.sh"), str(self.data_dir)],
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+        found = re.search(r"pid (\d+)", output)
+        if found is None:
+            raise SystemExit(f"the kit did not name the server's pid: {output}")
+        self.pid = int(found.group(1))
+        return time.monotonic() - started
+
+    def stop(self) -> None:
+        subprocess.run([str(self.kit / "stop.sh"), str(self.data_dir)], check=False)
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a process used between two looks."""
+
+    cpu_s: float
+    resident_mib: float
+    peak_mib: float
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system CPU time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def memory_mib(pid: int) -> tuple[float, float]:
+    """Resident memory now, and its peak."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    now, peak = (
+        int(match.group(1)) / 1024
+        for key in ("VmRSS", "VmHWM")
+        if (match := re.search(key + r":\s+(\d+)", text)) is not None
+    )
+    return now, peak
