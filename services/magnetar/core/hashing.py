@@ -2,7 +2,9 @@
 
 - A message's partition: JavaStringHash (Java, Go), BoostHash (C++, Python) or Murmur3_32 of its
   key, as a non-negative 31-bit number, modulo the partitions.
-- Key_Shared's slot: Murmur3_32 of the sticky key modulo 65,536; 0 is reserved for "not set".
+- Key_Shared's slot: by Murmur3_32 of the sticky key. Of the 65,536 slots 0 is reserved for "not
+  set", since PIP-379: selectors that split the range themselves avoid it by a modulo of 65,535,
+  the one that takes ranges from consumers (STICKY) keeps the 65,536 that they count in.
 - A topic's bundle: CRC-32 (zlib's) of its full name.
 """
 
@@ -15,6 +17,8 @@ STICKY_HASH_RANGE: Final = 65_536
 _MASK31: Final = 0x7FFFFFFF
 _MASK32: Final = 0xFFFFFFFF
 _MASK64: Final = 0xFFFFFFFFFFFFFFFF
+_BOOST_STEP: Final = 0x9E3779B97F4A7C15
+_BOOST_FACTOR: Final = _BOOST_STEP * _BOOST_STEP & _MASK64
 
 
 def java_string_hash(key: str) -> int:
@@ -29,15 +33,37 @@ def java_string_hash(key: str) -> int:
 def boost_hash(key: bytes) -> int:
     """`boost::hash<std::string>` with a 64-bit size_t, masked to 31 bits.
 
-    The classic hash_combine over signed chars, as in Boost before 1.81, which the official
-    C++ client pins by carrying its own copy's results in its test-suite.
+    The C++ client hashes with the Boost it was built with. Boost 1.81 changed the function: this is
+    the one since then, which the published wheels use (pulsar-client 3.13.0 chose the partitions
+    that it gives). Clients built with an older Boost spread the same keys differently.
     """
-    seed = 0
-    for byte in key:
-        char = byte - 256 if byte > 127 else byte
-        seed ^= (char + 0x9E3779B9 + (seed << 6) + (seed >> 2)) & _MASK64
-        seed &= _MASK64
-    return seed & _MASK31
+    state = _multiply_fold(_BOOST_STEP, _BOOST_FACTOR)
+    value = state ^ len(key)
+    whole = len(key) & ~7
+    for i in range(0, whole, 8):
+        state = (state + _BOOST_STEP) & _MASK64
+        value ^= _multiply_fold(int.from_bytes(key[i : i + 8], "little") + state, _BOOST_FACTOR)
+    state = (state + _BOOST_STEP) & _MASK64
+    value ^= _multiply_fold(_boost_tail(key[whole:]) + state, _BOOST_FACTOR)
+    return _multiply_fold(value + state, _BOOST_FACTOR) & _MASK31
+
+
+def _multiply_fold(left: int, right: int) -> int:
+    """The low and the high half of the 128-bit product of two 64-bit numbers, one xor the other."""
+    product = (left & _MASK64) * right
+    return (product & _MASK64) ^ (product >> 64)
+
+
+def _boost_tail(tail: bytes) -> int:
+    """The last 0 to 7 bytes as a number: overlapping words from 4 bytes on, single bytes below."""
+    size = len(tail)
+    if size >= 4:
+        last = int.from_bytes(tail[-4:], "little")
+        return last << (size - 4) * 8 | int.from_bytes(tail[:4], "little")
+    if not size:
+        return 0
+    high, middle = (size - 1) & 2, size >> 1
+    return tail[high] << high * 8 | tail[middle] << middle * 8 | tail[0]
 
 
 def murmur3_32(key: bytes) -> int:
@@ -46,8 +72,16 @@ def murmur3_32(key: bytes) -> int:
 
 
 def sticky_key_hash(key: bytes) -> int:
-    """Key_Shared's slot of a key: 1 to 65,535."""
-    return (mmh3.hash(key, 0, signed=False) & _MASK31) % (STICKY_HASH_RANGE - 1) + 1
+    """Key_Shared's slot of a key where the broker splits the range: 1 to 65,535."""
+    return murmur3_32(key) % (STICKY_HASH_RANGE - 1) + 1
+
+
+def sticky_range_hash(key: bytes) -> int:
+    """Key_Shared's slot of a key where consumers name their ranges, 1 to 65,535.
+
+    They choose among 0 to 65,535, by Murmur3_32 modulo 65,536; what would be 0 counts as 1.
+    """
+    return murmur3_32(key) % STICKY_HASH_RANGE or 1
 
 
 def bundle_hash(topic: str) -> int:
