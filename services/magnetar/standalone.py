@@ -94,18 +94,12 @@ def _bind(host: str, port: int, name: str) -> socket.socket:
 
 def _ledger_settings(settings: StandaloneSettings) -> ManagedLedgerSettings:
     return ManagedLedgerSettings(
-        entries_per_ledger_max=settings.ledger_entries_max,
-        bytes_per_ledger_max=settings.ledger_size_max_mb << 20,
-        rollover_min_ms=settings.ledger_rollover_min_minutes * 60_000,
-        rollover_max_ms=settings.ledger_rollover_max_minutes * 60_000,
+        rollover_entries_max=settings.ledger_entries_max,
+        rollover_bytes_max=settings.ledger_size_max_mb << 20,
+        rollover_ms_min=settings.ledger_rollover_min_minutes * 60_000,
+        rollover_ms_max=settings.ledger_rollover_max_minutes * 60_000,
         cache_bytes_max=settings.cache_size_mb << 20,
-        retention_ms=_unlimited(settings.retention_minutes, 60_000),
-        retention_bytes=_unlimited(settings.retention_size_mb, 1 << 20),
     )
-
-
-def _unlimited(value: int, factor: int) -> int:
-    return -1 if value < 0 else value * factor
 
 
 async def _ensure_defaults(service: BrokerService, service_url: str, http_url: str) -> None:

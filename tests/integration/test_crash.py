@@ -11,7 +11,6 @@ import random
 from pathlib import Path
 
 import pytest
-
 from tests.support.raw_client import RawClient
 from tests.support.server_process import ServerProcess
 

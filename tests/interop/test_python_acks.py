@@ -176,18 +176,24 @@ def test_all_unacked_messages_come_again_when_asked_for(
     assert_silent(consumer)
 
 
-@pytest.mark.parametrize("kind", SHARED)
-def test_an_unacked_message_times_out(client: pulsar.Client, topic: str, kind: Type) -> None:
+def test_an_unacked_message_times_out(client: pulsar.Client, topic: str) -> None:
     with pytest.raises(ValueError, match="10 seconds"):
-        client.subscribe(topic, "sub", kind, unacked_messages_timeout_ms=1000)
-    consumer = client.subscribe(topic, "sub", kind, unacked_messages_timeout_ms=10_000)
+        client.subscribe(topic, "sub", Type.Shared, unacked_messages_timeout_ms=1000)
+    consumers = [
+        client.subscribe(topic, f"sub-{kind}", kind, unacked_messages_timeout_ms=10_000)
+        for kind in SHARED
+    ]
     producer = client.create_producer(topic)
     send_all(producer, numbered(2))
-    first, kept = take(consumer, 2)
-    consumer.acknowledge(first)
-    again = take(consumer, 1, within_s=25, ack=True)[0]
-    assert again.data() == kept.data()
-    assert again.redelivery_count() >= 1
+    kept = []
+    for consumer in consumers:
+        first, second = take(consumer, 2)
+        consumer.acknowledge(first)
+        kept.append(second.data())
+    for consumer, body in zip(consumers, kept, strict=True):
+        again = take(consumer, 1, within_s=25, ack=True)[0]
+        assert again.data() == body
+        assert again.redelivery_count() >= 1
 
 
 @pytest.mark.parametrize("leaving", ["closed", "lost"])

@@ -76,6 +76,11 @@ class LedgerWriter:
         self._drained: asyncio.Future[None] | None = None
 
     @property
+    def revision(self) -> int:
+        """The revision that last wrote the ledger's record: at first, that of its creation."""
+        return self._revision
+
+    @property
     def next_entry(self) -> int:
         """The id that the next appended entry gets."""
         return self._next_entry

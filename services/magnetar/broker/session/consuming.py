@@ -44,6 +44,11 @@ class Attachment:
     subscription: Any  # of the topic's kind; the union would need a cast at every use
     consumer: Consumer
 
+    @property
+    def attached(self) -> bool:
+        """False once the subscription has sent the consumer away, after a seek for instance."""
+        return self.consumer in self.subscription.consumers
+
     def detach(self) -> None:
         """Gives back what the consumer held; harmless where it was sent away already."""
         self.topic.remove_consumer(self.subscription, self.consumer)
@@ -54,7 +59,8 @@ def on_subscribe(
 ) -> Coroutine[Any, Any, None] | None:
     """Attaches a consumer; repeated for the same id it succeeds again."""
     key = ("consumer", command.consumer_id)
-    if command.consumer_id in session.consumers:
+    former = session.consumers.get(command.consumer_id)
+    if former is not None and former.attached:
         session.link.success(command.request_id)
         return None
     if key in session.pending_attachments:
