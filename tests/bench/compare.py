@@ -1,6 +1,6 @@
 """Compares this checkout with a real Pulsar, scenario by scenario, in one run on one machine.
 
-    python -m tests.bench.compare --kit DIR [--seconds 21] [--runs 3] [--out FILE] [NAME...]
+    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--out FILE] [NAME...]
 
 Both servers are up during the whole run; each scenario loads one, then the other, `--runs` times,
 and medians are compared. Without `--kit` only Magnetar's start-up, idle and wheel rows are taken.

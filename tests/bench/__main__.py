@@ -1,0 +1,5 @@
+"""`python -m tests.bench`: see `compare`."""
+
+from tests.bench.compare import main
+
+main()
