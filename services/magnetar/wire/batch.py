@@ -1,0 +1,67 @@
+"""Batches: several messages in one entry, and the messages of any entry.
+
+The payload of a batch, once decompressed, is a run of `size:u32 SingleMessageMetadata payload`.
+Its message count stands in the entry's metadata, and each payload's size in its own metadata.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.compression import UNCOMPRESSED_BYTES_MAX, decompress
+from magnetar.wire.entry import parse_metadata, payload_of
+from magnetar.wire.framing import METADATA_SIZE_BYTES, U32, MalformedEntry
+
+
+class BatchMessage(NamedTuple):
+    """One message of an entry; `metadata` is None where the entry is no batch."""
+
+    metadata: SingleMessageMetadata | None
+    payload: bytes
+
+
+def build_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> bytes:
+    """The uncompressed payload of a batch; sets the `payload_size` of each metadata."""
+    parts: list[bytes] = []
+    for metadata, payload in messages:
+        metadata.payload_size = len(payload)
+        head = metadata.SerializeToString()
+        parts += (U32.pack(len(head)), head, payload)
+    return b"".join(parts)
+
+
+def iterate_batch(payload: bytes, message_count: int) -> Iterator[BatchMessage]:
+    """The messages of an uncompressed batch payload, in order."""
+    at = 0
+    for _ in range(message_count):
+        start = at + METADATA_SIZE_BYTES
+        end = start + int.from_bytes(payload[at:start])
+        if end > len(payload) or start > len(payload):
+            raise MalformedEntry("The batch ends within the metadata of a message")
+        try:
+            metadata = SingleMessageMetadata.FromString(payload[start:end])
+        except DecodeError as error:
+            raise MalformedEntry("The metadata of a message cannot be parsed") from error
+        at = end + metadata.payload_size
+        if not end <= at <= len(payload):
+            raise MalformedEntry("The batch ends within a message")
+        yield BatchMessage(metadata, payload[end:at])
+
+
+def messages_of(
+    entry: bytes, size_bytes_max: int = UNCOMPRESSED_BYTES_MAX
+) -> tuple[MessageMetadata, list[BatchMessage]]:
+    """An entry's metadata and its messages, decompressed.
+
+    What is encrypted comes as it is, in one piece: only its consumers can read it.
+    """
+    metadata = parse_metadata(entry)
+    payload = payload_of(entry)
+    if metadata.encryption_keys:
+        return metadata, [BatchMessage(None, payload)]
+    plain = decompress(metadata.compression, payload, metadata.uncompressed_size, size_bytes_max)
+    if not metadata.HasField("num_messages_in_batch"):
+        return metadata, [BatchMessage(None, plain)]
+    return metadata, list(iterate_batch(plain, metadata.num_messages_in_batch))
