@@ -28,6 +28,8 @@ from magnetar.wire.framing import (
 _BROKER_HEADER_BYTES: Final = BROKER_ENTRY_METADATA_HEADER.size
 _BROKER_MAGIC: Final = BROKER_ENTRY_METADATA_MAGIC.to_bytes(2)
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
+_CHECKED_METADATA_AT: Final = CHECKSUM_HEADER_BYTES + METADATA_SIZE_BYTES
+_metadata_from: Final = MessageMetadata.FromString
 
 
 class EntryParts(NamedTuple):
@@ -70,9 +72,15 @@ def split_entry(entry: bytes) -> EntryParts:
 
 def parse_metadata(entry: bytes) -> MessageMetadata:
     """The message metadata of an entry."""
-    start, end = _metadata_range(entry, _broker_part_bytes(entry))
+    if entry[:2] == _CHECKSUM_MAGIC:  # as nearly all are; the rest is for the others
+        start = _CHECKED_METADATA_AT
+        end = start + int.from_bytes(entry[CHECKSUM_HEADER_BYTES:start])
+        if end > len(entry):
+            raise MalformedEntry("The entry ends within its message metadata")
+    else:
+        start, end = _metadata_range(entry, _broker_part_bytes(entry))
     try:
-        return MessageMetadata.FromString(entry[start:end])
+        return _metadata_from(entry[start:end])
     except DecodeError as error:
         raise MalformedEntry("Message metadata cannot be parsed") from error
 
