@@ -4,20 +4,18 @@ Ports are bound and the data directory is locked before anything is opened, so t
 is told at once which of them is taken. Start-up order is upwards, shutdown the same downwards.
 """
 
-import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.core.log import get_logger
-
-from magnetar.admin.server import AdminServer
+from magnetar.admin.server import AdminServer, bind
 from magnetar.bookie.local import LocalBookie
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import StandaloneSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Conflict
+from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
@@ -28,10 +26,6 @@ log = get_logger("magnetar.standalone")
 
 BOOKIE_ID: Final = "standalone"
 DEFAULT_NAMESPACES: Final = ("public/default", "pulsar/system")
-
-
-class PortInUse(Exception):
-    """Another process listens on the port."""
 
 
 @dataclass(slots=True)
@@ -50,12 +44,12 @@ class Standalone:
 
 
 async def start(settings: StandaloneSettings) -> Standalone:
-    """Raises PortInUse, or the store's and the bookie's own errors, with nothing left open."""
+    """Raises OSError for a port in use, or what the store and the bookie say; leaves nothing open."""
     clock = SystemClock()
     async with AsyncExitStack() as opened:
-        binary = _bind(settings.host, settings.port, "port")
+        binary = bind(settings.host, settings.port)
         opened.callback(binary.close)
-        http = _bind(settings.host, settings.http_port, "http_port")
+        http = bind(settings.host, settings.http_port)
         opened.callback(http.close)
         data_dir = settings.data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -73,23 +67,11 @@ async def start(settings: StandaloneSettings) -> Standalone:
         await _ensure_defaults(service, service_url, http_url)
         opened.push_async_callback(service.stop)
         await service.start(binary, service_url=service_url, http_url=http_url)
-        admin = AdminServer(service, bookie)
+        admin = AdminServer()
         opened.push_async_callback(admin.stop)
-        await admin.start(http)
+        await admin.start(service, settings.host, settings.http_port, http)
+        await admin.ready()
         return Standalone(service, bookie, service_url, http_url, opened.pop_all())
-
-
-def _bind(host: str, port: int, name: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise PortInUse(f"{name} {port} on {host} cannot be listened on: {error.strerror}") from error
-    listener.setblocking(False)
-    return listener
 
 
 def _ledger_settings(settings: StandaloneSettings) -> ManagedLedgerSettings:

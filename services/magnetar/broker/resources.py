@@ -194,9 +194,7 @@ class Resources:
         except BadRevision as error:
             raise Conflict(exists) from error
 
-    async def _update(
-        self, key: str, change: Callable[[Document], Document], absent: str
-    ) -> None:
+    async def _update(self, key: str, change: Callable[[Document], Document], absent: str) -> None:
         for _ in range(CAS_ATTEMPTS_MAX):
             record = await self._store.get(key)
             if record is None:

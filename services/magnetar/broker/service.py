@@ -6,29 +6,30 @@ managed ledgers, and knows nothing of where they keep their bytes.
 """
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from magnetar.core.log import get_logger
-
 from magnetar import __version__
 from magnetar.broker.entry_stamp import EntryStamp
 from magnetar.broker.resources import Resources
-from magnetar.broker.schema.registry import SchemaPolicy, SchemaRegistry, Strategy
+from magnetar.broker.schema.model import CompatibilityStrategy, SchemaPolicy
+from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.connection import Connection
 from magnetar.broker.session.session import Session
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.subscription.spec import SubscriptionLimits
+from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext, TopicLimits
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import TopicRegistry
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.store import MetadataStore
@@ -69,9 +70,10 @@ class BrokerService:
         self.sessions_total = 0
         self.tasks = TaskSet("broker")
         self.resources = Resources(store)
-        self.schemas = SchemaRegistry(store)
+        self.schemas = SchemaRegistry(store, clock)
         policy = SchemaPolicy(
-            Strategy(settings.schema_compatibility), auto_update=settings.schema_auto_update
+            CompatibilityStrategy(settings.schema_compatibility),
+            auto_update=settings.schema_auto_update,
         )
         self.topic_schemas = TopicSchemas(self.schemas, self.resources, policy)
         self.topics = TopicRegistry(
@@ -86,10 +88,11 @@ class BrokerService:
                     settings.producers_per_topic_max, settings.subscriptions_per_topic_max
                 ),
                 subscription_limits=_subscription_limits(settings),
-                stamp_entries=EntryStamp.of(settings.entry_metadata, clock),
+                stamp=EntryStamp.of(settings.entry_metadata, clock),
             ),
         )
         self._server: asyncio.Server | None = None
+        self._no_sessions: asyncio.Event | None = None
         self._producer_names = 0
         self._start_number = 0
 
@@ -134,9 +137,10 @@ class BrokerService:
         await self.tasks.stop()
 
     async def _sessions_ended(self) -> None:
-        deadline = self.clock.monotonic() + SESSIONS_END_TIMEOUT_S
-        while self.sessions and self.clock.monotonic() < deadline:
-            await asyncio.sleep(0.005)
+        if self.sessions:
+            self._no_sessions = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._no_sessions.wait(), SESSIONS_END_TIMEOUT_S)
 
     async def _count_start(self) -> int:
         record = await self.store.get(_STARTS_KEY)
@@ -158,6 +162,8 @@ class BrokerService:
 
     def session_lost(self, session: Session) -> None:
         self.sessions.discard(session)
+        if self._no_sessions is not None and not self.sessions:
+            self._no_sessions.set()
 
     def new_producer_name(self) -> str:
         """A name that no producer of this cluster has had: `cluster-start-number`."""

@@ -7,6 +7,7 @@ its topic's partition count, whatever auto-creation says; beyond it never.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -16,7 +17,7 @@ from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import (
-    MagnetarError,
+    Conflict,
     NotAllowed,
     NotFound,
     ServiceNotReady,
@@ -111,10 +112,9 @@ class TopicRegistry:
             return 0
         if not may_create:
             raise TopicNotFound(f"Topic {name} not found")
-        try:
+        # Somebody else may create it at this moment: what they made is what counts then.
+        with contextlib.suppress(Conflict):
             await self.create_partitioned(name, settings.default_partitions, {})
-        except MagnetarError:
-            pass  # somebody else created it at this moment; what they made is what counts
         return await self._resources.partitions(name)
 
     # -- opening ---------------------------------------------------------------------------
@@ -219,6 +219,8 @@ class TopicRegistry:
             await topic.close()
             if name.persistent:
                 await self._ledgers.delete(ledger_name(name))
+            if not await self._resources.partitions(name.base):
+                await self._context.schemas.forget(name)
         finally:
             self._deleting.discard(full)
         self._tell(name, exists=False)

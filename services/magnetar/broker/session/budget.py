@@ -46,7 +46,7 @@ class PublishBudget:
             self._paused.add(publisher)
             publisher.pause_reading()
 
-    def gave_back(self, publisher: Publisher, size_bytes: int) -> None:
+    def gave_back(self, size_bytes: int) -> None:
         """Call after the publisher's own count was lowered."""
         self.pending_bytes -= size_bytes
         if not self._paused or self.pending_bytes > BROKER_PENDING_BYTES_LOW:

@@ -10,9 +10,8 @@ dispatchers hand nothing over until the transport's buffer has drained.
 import asyncio
 from typing import Final
 
-from magnetar.core.log import get_logger
-
 from magnetar.broker.session.session import Session
+from magnetar.core.log import get_logger
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.framing import ProtocolError
 

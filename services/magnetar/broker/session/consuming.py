@@ -161,7 +161,7 @@ def on_flow(session: "Session", command: pb.CommandFlow) -> None:
 
 
 def on_ack(session: "Session", command: pb.CommandAck) -> None:
-    """Acks of many messages, of parts of batches, cumulative ones, and those that want an answer."""
+    """Acks of many messages or of parts of batches, cumulative ones, and receipted ones."""
     attachment = session.consumers.get(command.consumer_id)
     wants_response = command.HasField("request_id")
     if attachment is None:
@@ -190,21 +190,15 @@ def on_ack(session: "Session", command: pb.CommandAck) -> None:
     attachment.subscription.ack(attachment.consumer, positions, cumulative, on_done)
 
 
-def _ack_response(
-    session: "Session", command: pb.CommandAck, error: MagnetarError | None
-) -> None:
-    response = pb.CommandAckResponse(
-        consumer_id=command.consumer_id, request_id=command.request_id
-    )
+def _ack_response(session: "Session", command: pb.CommandAck, error: MagnetarError | None) -> None:
+    response = pb.CommandAckResponse(consumer_id=command.consumer_id, request_id=command.request_id)
     if error is not None:
         response.error = int(error.code)  # type: ignore[assignment]
         response.message = error.message
     session.link.answer(CommandType.ACK_RESPONSE, response)
 
 
-def on_redeliver(
-    session: "Session", command: pb.CommandRedeliverUnacknowledgedMessages
-) -> None:
+def on_redeliver(session: "Session", command: pb.CommandRedeliverUnacknowledgedMessages) -> None:
     """Has no answer. Without ids: everything that the consumer holds."""
     attachment = session.consumers.get(command.consumer_id)
     if attachment is None:
@@ -217,9 +211,7 @@ def on_redeliver(
     attachment.subscription.redeliver(attachment.consumer, positions or None, epoch)
 
 
-def on_unsubscribe(
-    session: "Session", command: pb.CommandUnsubscribe
-) -> Coroutine[Any, Any, None]:
+def on_unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> Coroutine[Any, Any, None]:
     attachment = _attachment(session, command.consumer_id)
     return _unsubscribe(session, command, attachment)
 
@@ -322,4 +314,3 @@ def on_consumer_stats(session: "Session", command: pb.CommandConsumerStats) -> N
         if isinstance(subscription, PersistentSubscription):
             response.msgBacklog = subscription.cursor.backlog
     session.link.answer(CommandType.CONSUMER_STATS_RESPONSE, response)
-

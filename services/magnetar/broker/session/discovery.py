@@ -67,9 +67,7 @@ def on_topics_of_namespace(
     return _topics_of_namespace(session, command)
 
 
-async def _topics_of_namespace(
-    session: "Session", command: pb.CommandGetTopicsOfNamespace
-) -> None:
+async def _topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> None:
     namespace = NamespaceName.parse(command.namespace)
     names: list[TopicName] = []
     topics = session.service.topics
@@ -108,9 +106,7 @@ def compiled(pattern: str) -> Pattern:
     import re2
 
     if len(pattern) > PATTERN_CHARACTERS_MAX:
-        raise NotAllowed(
-            f"Pattern longer than maximum: {len(pattern)} > {PATTERN_CHARACTERS_MAX}"
-        )
+        raise NotAllowed(f"Pattern longer than maximum: {len(pattern)} > {PATTERN_CHARACTERS_MAX}")
     pattern = pattern.replace("\\Q", "").replace("\\E", "")
     _, found, bare = pattern.partition("://")
     try:
@@ -161,7 +157,7 @@ class TopicListWatcher:
     def close(self) -> None:
         self._session.service.topics.remove_listener(self._changed)
 
-    def _changed(self, name: TopicName, exists: bool) -> None:  # noqa: FBT001
+    def _changed(self, name: TopicName, exists: bool) -> None:
         if name.namespace != self._namespace or not name.persistent or is_system_topic(name):
             return
         full = str(name)
@@ -210,4 +206,3 @@ def on_watch_topic_list_close(session: "Session", command: pb.CommandWatchTopicL
     if watcher is not None:
         watcher.close()
     session.link.success(command.request_id)
-

@@ -104,7 +104,7 @@ class Link:
     def published(self, size_bytes: int) -> None:
         """Counts what was answered; reading goes on below the low mark."""
         self.pending_bytes -= size_bytes
-        self._budget.gave_back(self, size_bytes)
+        self._budget.gave_back(size_bytes)
 
     def pause_reading(self) -> None:
         self._wire.pause_reading()
@@ -137,9 +137,7 @@ class Link:
         for sequence_id in run.sequence_ids:
             self.send_error(producer.producer_id, sequence_id, error.code, error.message)
 
-    def send_error(
-        self, producer_id: int, sequence_id: int, code: ServerError, text: str
-    ) -> None:
+    def send_error(self, producer_id: int, sequence_id: int, code: ServerError, text: str) -> None:
         """Refuses one message."""
         self.answer(
             CommandType.SEND_ERROR,
@@ -171,9 +169,7 @@ class Link:
     def close_producer(self, producer: Producer) -> None:
         self.answer(
             CommandType.CLOSE_PRODUCER,
-            pb.CommandCloseProducer(
-                producer_id=producer.producer_id, request_id=SERVER_REQUEST_ID
-            ),
+            pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=SERVER_REQUEST_ID),
         )
 
     # -- consumers -------------------------------------------------------------------------

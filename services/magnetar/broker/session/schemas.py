@@ -3,7 +3,7 @@
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from magnetar.broker.schema.registry import SchemaInfo, SchemaType, VersionedSchema
+from magnetar.broker.schema.model import SchemaInfo, SchemaType, VersionedSchema
 from magnetar.core.errors import IncompatibleSchema, MagnetarError, ServerError
 from magnetar.core.names import parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -48,7 +48,9 @@ async def _get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
         if found is None:
             response.error_code = int(ServerError.TOPIC_NOT_FOUND)  # type: ignore[assignment]
             response.error_message = (
-                f"Topic not found or no-schema {version!r}" if version else "Topic not found or no-schema"
+                f"Topic not found or no-schema {version!r}"
+                if version
+                else "Topic not found or no-schema"
             )
         else:
             response.schema.CopyFrom(schema_message(found, name.base.local))

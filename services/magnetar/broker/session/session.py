@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.core.log import get_logger
-
 from magnetar.broker.session.link import SERVER_REQUEST_ID, Link, Wire
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.producer import Producer
 from magnetar.core.errors import MagnetarError, ServerError, ServiceNotReady, TooManyRequests
+from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.wire.commands import CommandType
 from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
@@ -146,9 +145,7 @@ class Session:
     def _odd_send(self, event: Send | BadSend) -> None:
         if isinstance(event, BadSend):
             if event.producer_id in self.producers:
-                self.link.send_error(
-                    event.producer_id, event.sequence_id, event.code, event.reason
-                )
+                self.link.send_error(event.producer_id, event.sequence_id, event.code, event.reason)
             return
         command = event.command
         if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
@@ -195,7 +192,9 @@ class Session:
             return
         if len(self.tasks) >= COMMANDS_PENDING_MAX:
             waiting.close()
-            self.link.error(request_id, TooManyRequests("Too many requests of this connection wait"))
+            self.link.error(
+                request_id, TooManyRequests("Too many requests of this connection wait")
+            )
             return
         self.tasks.start(self._answered(waiting, request_id), CommandType.Name(kind))  # type: ignore[arg-type]
 

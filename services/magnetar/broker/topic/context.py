@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from magnetar.broker.entry_stamp import EntryStamp
 from magnetar.broker.schema.topic_schemas import TopicSchemas
-from magnetar.broker.subscription.spec import SubscriptionLimits
+from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 

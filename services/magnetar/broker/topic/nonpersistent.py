@@ -6,7 +6,7 @@ dropped and counted (Pulsar's docs, "Non-persistent topics").
 
 from typing import Final
 
-from magnetar.broker.schema.registry import SchemaInfo
+from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
 from magnetar.broker.topic.context import TopicContext
@@ -105,7 +105,7 @@ class NonPersistentTopic:
     async def unsubscribe(
         self, subscription: NonPersistentSubscription, consumer: Consumer, *, force: bool
     ) -> None:
-        """A consumer ends its subscription; ConsumerBusy where others are attached, unless forced."""
+        """A consumer ends its subscription; ConsumerBusy while others are attached."""
         if not force and any(other is not consumer for other in subscription.consumers):
             raise ConsumerBusy("Unconnected or shared consumer attempting to unsubscribe")
         subscription.remove_consumer(consumer)

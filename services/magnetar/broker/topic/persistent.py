@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.core.log import get_logger
-
 from magnetar.broker.entry_stamp import last_index
-from magnetar.broker.schema.registry import SchemaInfo
+from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.context import TopicContext
@@ -33,10 +31,10 @@ from magnetar.core.errors import (
     TopicTerminated,
 )
 from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
-from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
-from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 log = get_logger("magnetar.topic")
 
@@ -127,7 +125,9 @@ class PersistentTopic:
 
     # -- subscriptions ---------------------------------------------------------------------
 
-    async def subscribe(self, request: SubscribeRequest, consumer: Consumer) -> PersistentSubscription:
+    async def subscribe(
+        self, request: SubscribeRequest, consumer: Consumer
+    ) -> PersistentSubscription:
         """Attaches the consumer, creating the subscription where that is asked and allowed."""
         self._check_serving()
         subscription = self.subscriptions.get(request.subscription)
@@ -206,7 +206,7 @@ class PersistentTopic:
     async def unsubscribe(
         self, subscription: PersistentSubscription, consumer: Consumer, *, force: bool
     ) -> None:
-        """A consumer ends its subscription; ConsumerBusy where others are attached, unless forced."""
+        """A consumer ends its subscription; ConsumerBusy while others are attached."""
         if not force and any(other is not consumer for other in subscription.consumers):
             raise ConsumerBusy("Unconnected or shared consumer attempting to unsubscribe")
         subscription.remove_consumer(consumer)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from magnetar.broker.schema.registry import SchemaInfo
-from magnetar.broker.subscription.consumer import ConsumerSpec
+from magnetar.broker.schema.model import SchemaInfo
+from magnetar.broker.subscription.spec import ConsumerSpec
 from magnetar.core.ids import Position
 
 
