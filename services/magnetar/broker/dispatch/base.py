@@ -18,12 +18,16 @@ from magnetar.broker.subscription.consumer import AVERAGE_WEIGHT, Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.sink import Delivery
 from magnetar.broker.subscription.spec import SubType
+from magnetar.broker.subscription.stats import (
+    ConsumerStats,
+    SubscriptionStats,
+    consumer_stats,
+)
 from magnetar.core.clock import Clock
-from magnetar.core.errors import ConsumerBusy
 from magnetar.core.ids import Position
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
-from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 TURN_ENTRIES_MAX: Final = 1_000
 
@@ -72,10 +76,6 @@ class Dispatcher(ABC):
     @abstractmethod
     def can_unsubscribe(self, consumer: Consumer) -> bool:
         """Whether this consumer alone may delete the subscription."""
-
-    def _check_room(self) -> None:
-        if 0 < self.limits.max_consumers <= len(self.consumers):
-            raise ConsumerBusy("Subscription reached max consumers limit")
 
     # -- what wakes it
 
@@ -161,6 +161,16 @@ class Dispatcher(ABC):
     def close(self) -> None:
         """Stops reading. The consumers are the subscription's to disconnect."""
         self.reader.close()
+
+    def consumer_stats(self, consumer: Consumer) -> ConsumerStats:
+        """What statistics say of one consumer."""
+        return consumer_stats(consumer)
+
+    def fill_stats(self, stats: SubscriptionStats) -> None:
+        """Adds what only the dispatcher knows."""
+        if self.reader.failure is not None:
+            failure = self.reader.failure
+            stats.read_failure = f"{failure.position}: {failure.error} ({failure.attempts} times)"
 
     @abstractmethod
     def state(self) -> dict[str, object]:

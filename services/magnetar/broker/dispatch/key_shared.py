@@ -26,12 +26,17 @@ from magnetar.broker.dispatch.metadata import count_and_key
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.dispatch.replay import PositionPair
 from magnetar.broker.dispatch.replay_reader import REPLAY_READ_ENTRIES_MAX
-from magnetar.broker.dispatch.selector import RangeSelector, RingSelector, Selector
+from magnetar.broker.dispatch.selector import RingSelector, Selector, new_selector
 from magnetar.broker.dispatch.waiting import WaitingLines
+from magnetar.broker.subscription.admission import check_key_shared
 from magnetar.broker.subscription.consumer import HASH_MASK, Consumer
 from magnetar.broker.subscription.sink import Delivery
-from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
-from magnetar.core.errors import ConsumerBusy
+from magnetar.broker.subscription.spec import KeySharedSpec, SubType
+from magnetar.broker.subscription.stats import (
+    ConsumerStats,
+    DrainingHashStats,
+    SubscriptionStats,
+)
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.entry import Entry
 
@@ -69,27 +74,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         policy = consumer.spec.key_shared or KeySharedSpec()
         if not self.consumers:
             self.policy = policy
-            if policy.mode is KeySharedMode.STICKY:
-                self.selector = RangeSelector()
-            else:
-                self.selector = RingSelector(self.limits.ring_points)
-        elif policy.mode is not self.policy.mode:
-            raise ConsumerBusy(
-                "Subscription is of different type. Active subscription key_shared mode of "
-                f"'{self.policy.mode.name}' is different than the connecting consumer's "
-                f"key_shared mode '{policy.mode.name}'."
-            )
-        elif policy.allow_out_of_order is not self.policy.allow_out_of_order:
-            raise ConsumerBusy(
-                "Subscription is of different type. "
-                + (
-                    "Active subscription allows out of order delivery while the connecting "
-                    "consumer does not allow it."
-                    if self.policy.allow_out_of_order
-                    else "Active subscription does not allow out of order delivery while the "
-                    "connecting consumer allows it."
-                )
-            )
+            self.selector = new_selector(policy, self.limits.ring_points)
+        else:
+            check_key_shared(self.policy, policy)
         self.selector.add(consumer)
         self.drained_total[consumer] = 0
 
@@ -304,9 +291,36 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._being_read.clear()
         self.draining.clear()
 
+    # -- what is inside
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self.waiting)
+
+    def consumer_stats(self, consumer: Consumer) -> ConsumerStats:
+        stats = super().consumer_stats(consumer)
+        mine = {
+            sticky_hash: drain
+            for sticky_hash, drain in self.draining.items()
+            if drain.holder is consumer
+        }
+        stats.draining_hashes_count = len(mine)
+        stats.draining_hashes_cleared_total = self.drained_total.get(consumer, 0)
+        stats.draining_hashes_unacked_messages = sum(drain.entries for drain in mine.values())
+        stats.draining_hashes = [
+            DrainingHashStats(sticky_hash, drain.entries, drain.blocked_attempts)
+            for sticky_hash, drain in sorted(mine.items())
+        ]
+        stats.key_hash_range_arrays = self.selector.ranges().get(consumer, [])
+        return stats
+
+    def fill_stats(self, stats: SubscriptionStats) -> None:
+        super().fill_stats(stats)
+        stats.key_shared_mode = self.policy.mode.name
+        stats.allow_out_of_order_delivery = self.policy.allow_out_of_order
+
     def state(self) -> dict[str, object]:
         return super().state() | {
-            "waiting": len(self.waiting),
             "look_ahead_max": self.look_ahead_max,
             "waiting_heads": {
                 sticky_hash: str(Position(*line[0]))

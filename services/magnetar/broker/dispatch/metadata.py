@@ -32,9 +32,9 @@ def count_and_key(entry: Entry) -> tuple[int, bytes]:
     return metadata.num_messages_in_batch, key
 
 
-def publish_time_ms(entry: Entry) -> int:
-    """When the entry's (first) message was published, by its producer's clock."""
+def publish_time_ms(data: bytes) -> int:
+    """When the (first) message of an entry's bytes was published, by its producer's clock."""
     try:
-        return parse_metadata(entry.data).publish_time
+        return parse_metadata(data).publish_time
     except MalformedEntry:
         return 0

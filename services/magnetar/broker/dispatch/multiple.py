@@ -17,7 +17,9 @@ from collections.abc import Iterable, Sequence
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.replay import PositionPair, RedeliveryCounts
 from magnetar.broker.dispatch.replay_reader import ReplayReader
+from magnetar.broker.subscription.admission import check_room
 from magnetar.broker.subscription.consumer import HASH_BITS, Consumer
+from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.core.ids import Position
 
 
@@ -58,7 +60,7 @@ class MultipleConsumersDispatcher(Dispatcher):
     # -- consumers
 
     def add_consumer(self, consumer: Consumer) -> None:
-        self._check_room()
+        check_room(self.limits.max_consumers, len(self.consumers))
         self._joining(consumer)
         first = not self.consumers
         self.consumers.append(consumer)
@@ -204,8 +206,21 @@ class MultipleConsumersDispatcher(Dispatcher):
         self._wake_due = False
         self.dispatch()
 
+    @property
+    @abstractmethod
+    def waiting_count(self) -> int:
+        """Positions that were read, or came back, and wait to be handed over."""
+
+    def fill_stats(self, stats: SubscriptionStats) -> None:
+        super().fill_stats(stats)
+        stats.blocked_subscription_on_unacked_msgs = self.blocked
+        stats.msg_in_replay = self.waiting_count
+        for failure in self.replays.failures.values():
+            stats.read_failure = f"{failure.position}: {failure.error} ({failure.attempts} times)"
+
     def state(self) -> dict[str, object]:
         return {
+            "waiting": self.waiting_count,
             "unacked": self.unacked,
             "blocked": self.blocked,
             "buffered": self.reader.buffered,

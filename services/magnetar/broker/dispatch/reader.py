@@ -28,7 +28,7 @@ from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
-from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 log = get_logger("magnetar.dispatch")
 

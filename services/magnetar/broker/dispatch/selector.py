@@ -15,6 +15,7 @@ from bisect import bisect_left, bisect_right
 from typing import Final, Protocol
 
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec
 from magnetar.core.errors import ConsumerAssignError
 from magnetar.core.hashing import STICKY_HASH_RANGE, murmur3_32, sticky_key_hash
 
@@ -160,3 +161,8 @@ class RangeSelector:
         for start, end, consumer in self._taken:
             owned.setdefault(consumer, []).append((start, end))
         return owned
+
+
+def new_selector(policy: KeySharedSpec, ring_points: int) -> Selector:
+    """The selector that a policy asks for."""
+    return RangeSelector() if policy.mode is KeySharedMode.STICKY else RingSelector(ring_points)

@@ -152,5 +152,6 @@ class SharedDispatcher(MultipleConsumersDispatcher):
     def _clear_replay(self) -> None:
         self._replay.clear()
 
-    def state(self) -> dict[str, object]:
-        return super().state() | {"waiting": len(self._replay) + len(self.replays)}
+    @property
+    def waiting_count(self) -> int:
+        return len(self._replay) + len(self.replays)

@@ -5,31 +5,26 @@ acknowledged. A redelivery is a rewind to behind the mark-delete position; entri
 by one in between are left out. A client that counts epochs gets the new epoch with each message
 after the rewind and drops what was on its way before it.
 
-Failover picks the active consumer as Pulsar does: among those of the highest priority (lowest
-level), sorted by name, partition N takes number N modulo their count, and a topic that is no
-partition is hashed onto a ring of their names. A hand-over from a consumer that is still connected
-waits for `failover_switch_delay_s`, so that acks under way arrive before the other one is sent the
-same messages; where there is no one to wait for, it is immediate.
+`active.choose_active` says who is active in Failover. A hand-over from a consumer that is still
+connected waits for `failover_switch_delay_s`, so that acks under way arrive before the other one is
+sent the same messages; where there is no one to wait for, it is immediate.
 Sources: Pulsar's `AbstractDispatcherSingleActiveConsumer`,
 `PersistentDispatcherSingleActiveConsumer`.
 """
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Iterable
-from typing import Final
 
+from magnetar.broker.dispatch.active import choose_active
 from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.dispatch.metadata import message_count
+from magnetar.broker.subscription.admission import check_room
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.sink import Delivery
 from magnetar.broker.subscription.spec import SubType
+from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.core.errors import ConsumerBusy
-from magnetar.core.hashing import murmur3_32
 from magnetar.core.ids import Position
-from magnetar.core.names import parse_topic
-
-FAILOVER_RING_POINTS: Final = 100
 
 
 class SingleActiveDispatcher(Dispatcher):
@@ -149,6 +144,11 @@ class SingleActiveDispatcher(Dispatcher):
         self._cancel_switch()
         super().close()
 
+    def fill_stats(self, stats: SubscriptionStats) -> None:
+        super().fill_stats(stats)
+        if self.active is not None:
+            stats.active_consumer_name = self.active.name
+
     def state(self) -> dict[str, object]:
         return {
             "active": self.active.name if self.active else None,
@@ -176,7 +176,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
     type = SubType.Failover
 
     def add_consumer(self, consumer: Consumer) -> None:
-        self._check_room()
+        check_room(self.limits.max_consumers, len(self.consumers))
         self.consumers.append(consumer)
         before = self.active
         self._pick(wait=True)
@@ -184,21 +184,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
             self._tell(consumer)
 
     def _choose(self) -> Consumer:
-        self.consumers.sort(key=lambda each: (each.spec.priority_level, each.name))
-        highest = self.consumers[0].spec.priority_level
-        peers = [each for each in self.consumers if each.spec.priority_level == highest]
-        index = parse_topic(self.context.topic).partition_index
-        if index >= 0:
-            return peers[index % len(peers)]
-        ring = sorted(
-            {
-                murmur3_32(f"{peer.name}{point}".encode()): number
-                for number, peer in enumerate(peers)
-                for point in range(FAILOVER_RING_POINTS)
-            }.items()
-        )
-        at = bisect_left(ring, (murmur3_32(self.context.topic.encode()), -1))
-        return peers[ring[at % len(ring)][1]]
+        return choose_active(self.context.topic, self.consumers)
 
     def _tell_active(self) -> None:
         for consumer in self.consumers:

@@ -6,14 +6,14 @@ from typing import Final
 from magnetar.broker.dispatch.metadata import publish_time_ms
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.cursor import Cursor
-from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 ENTRIES_PER_TURN: Final = 1_000
 
 
 async def last_older_than(ledger: ManagedLedger, time_ms: int) -> Position | None:
     """The last entry published before `time_ms`, None where there is none."""
-    return await ledger.find_by(lambda entry: publish_time_ms(entry) < time_ms)
+    return await ledger.find_by(lambda data: publish_time_ms(data) < time_ms)
 
 
 async def position_of_time(ledger: ManagedLedger, time_ms: int) -> Position:

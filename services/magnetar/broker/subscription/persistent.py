@@ -18,12 +18,13 @@ from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
 from magnetar.broker.subscription import cursor_moves
+from magnetar.broker.subscription.admission import check_type
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
+from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
-    ConsumerBusy,
     MagnetarError,
     MetadataError,
     NotAllowed,
@@ -34,7 +35,7 @@ from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
-from magnetar.managed_ledger.ledger import ManagedLedger
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 log = get_logger("magnetar.subscription")
 
@@ -72,8 +73,12 @@ class PersistentSubscription:
         self.clock = clock
         self.dispatcher: Dispatcher | None = None
         self.closed = False
-        self.expired_messages = 0
+        self.expired_total = 0
+        self.last_expired = 0
         self.last_expire_ms = 0
+        self._mark_delete_seen = cursor.mark_delete
+        self._mark_delete_moved_ms = 0
+        self._gone = GoneConsumers()
         self._moving = asyncio.Lock()
         self._context = DispatchContext(topic, ledger, cursor, limits, clock, tasks)
 
@@ -100,12 +105,7 @@ class PersistentSubscription:
             wanted = consumer.spec.sub_type
             dispatcher = self.dispatcher
             if dispatcher is not None and dispatcher.consumers:
-                if dispatcher.type is not wanted:
-                    raise ConsumerBusy(
-                        "Subscription is of different type. Active subscription type of "
-                        f"'{dispatcher.type.name}' is different than the connecting consumer's "
-                        f"type '{wanted.name}'."
-                    )
+                check_type(dispatcher.type, wanted)
                 if wanted is SubType.Exclusive:
                     await self._evict_dead(dispatcher)
             elif dispatcher is None or dispatcher.type is not wanted:
@@ -124,6 +124,7 @@ class PersistentSubscription:
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detaches a consumer; what it held goes to others, or back. Idempotent."""
         if self.dispatcher is not None and consumer in self.dispatcher.consumers:
+            self._gone.add(consumer)
             self.dispatcher.remove_consumer(consumer)
 
     def flow(self, consumer: Consumer, permits: int) -> None:
@@ -251,12 +252,13 @@ class PersistentSubscription:
         """Acknowledges what was published more than `age_s` ago; whether there was anything."""
         now_ms = self.clock.now_ms()
         target = await cursor_moves.last_older_than(self.ledger, now_ms - int(age_s * 1000))
-        self.last_expire_ms = now_ms
+        self.last_expire_ms, self.last_expired = now_ms, 0
         if target is None or target <= self.cursor.mark_delete:
             return False
         before = self.cursor.backlog
         self._ack_up_to(target)
-        self.expired_messages += before - self.cursor.backlog
+        self.last_expired = before - self.cursor.backlog
+        self.expired_total += self.last_expired
         return True
 
     async def peek(self, nth: int) -> Entry | None:
@@ -300,3 +302,45 @@ class PersistentSubscription:
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.sink.close_consumer(consumer.spec.consumer_id)
+
+    # -- what is told of it
+
+    def update_rates(self) -> None:
+        """Call at the pace at which rates are refreshed (Pulsar: once a minute)."""
+        now_s = self.clock.monotonic()
+        for consumer in self.consumers:
+            consumer.rates.update(consumer, now_s)
+        self._note_mark_delete()
+
+    def stats(self) -> SubscriptionStats:
+        """The subscription's part of `topics stats`."""
+        self._note_mark_delete()
+        cursor, dispatcher = self.cursor, self.dispatcher
+        stats = SubscriptionStats(
+            msg_backlog=cursor.backlog,
+            backlog_size=cursor.backlog_bytes_estimate,
+            msg_backlog_no_delayed=cursor.backlog,
+            type=self.type.name if self.type is not None else "None",
+            msg_expired=self.last_expired,
+            total_msg_expired=self.expired_total,
+            last_expire_timestamp=self.last_expire_ms,
+            last_mark_delete_advanced_timestamp=self._mark_delete_moved_ms,
+            is_durable=cursor.durable,
+            durable=cursor.durable,
+            non_contiguous_deleted_messages_ranges=cursor.ranges_count,
+            subscription_properties=dict(cursor.properties),
+        )
+        if dispatcher is not None:
+            dispatcher.fill_stats(stats)
+            consumers = [dispatcher.consumer_stats(each) for each in dispatcher.consumers]
+            total(stats, consumers, self._gone)
+        return stats
+
+    def state(self) -> dict[str, object]:
+        """The dispatcher's inside, for diagnosis."""
+        return self.dispatcher.state() if self.dispatcher is not None else {}
+
+    def _note_mark_delete(self) -> None:
+        if self.cursor.mark_delete != self._mark_delete_seen:
+            self._mark_delete_seen = self.cursor.mark_delete
+            self._mark_delete_moved_ms = self.clock.now_ms()

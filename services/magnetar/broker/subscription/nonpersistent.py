@@ -1,0 +1,250 @@
+"""A subscription of a non-persistent topic: what comes goes to who is there, or is dropped.
+
+There is no cursor and nothing is read again, so acknowledgements and redeliveries mean nothing:
+they are taken and forgotten. An entry that no consumer has permits and room on its connection for
+is dropped, and counted. Messages carry the id 0:0, as Pulsar's do.
+Source: Pulsar's `NonPersistentSubscription` and its dispatchers.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from magnetar.broker.dispatch.active import choose_active
+from magnetar.broker.dispatch.metadata import count_and_key, message_count
+from magnetar.broker.dispatch.selector import RingSelector, Selector, new_selector
+from magnetar.broker.subscription.admission import check_key_shared, check_room, check_type
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.subscription.sink import Delivery
+from magnetar.broker.subscription.spec import KeySharedSpec, SubType
+from magnetar.broker.subscription.stats import (
+    GoneConsumers,
+    SubscriptionStats,
+    consumer_stats,
+    total,
+)
+from magnetar.core.clock import Clock
+from magnetar.core.errors import ConsumerBusy, MagnetarError, MetadataError, ServiceNotReady
+from magnetar.core.tasks import TaskSet
+from magnetar.managed_ledger.entry import Entry
+
+LEDGER_ID: Final = 0
+ENTRY_ID: Final = 0
+
+
+class NonPersistentSubscription:
+    """See the module."""
+
+    def __init__(
+        self,
+        topic: str,
+        name: str,
+        *,
+        limits: SubscriptionLimits,
+        clock: Clock,
+        tasks: TaskSet,
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.limits = limits
+        self.clock = clock
+        self.tasks = tasks
+        self.type: SubType | None = None
+        self.consumers: list[Consumer] = []
+        self.active: Consumer | None = None
+        self.dropped = 0
+        self.drop_rate = 0.0
+        self.closed = False
+        self._levels: list[list[Consumer]] = []
+        self._policy = KeySharedSpec()
+        self._selector: Selector = RingSelector(limits.ring_points)
+        self._gone = GoneConsumers()
+        self._rated = (0, clock.monotonic())
+
+    @property
+    def is_connected(self) -> bool:
+        return bool(self.consumers)
+
+    # -- consumers
+
+    async def add_consumer(self, consumer: Consumer) -> None:
+        """Attaches a consumer; raises what to tell the client."""
+        if self.closed:
+            raise ServiceNotReady("Subscription is fenced")
+        wanted = consumer.spec.sub_type
+        if self.consumers:
+            check_type(self.type or wanted, wanted)
+        if wanted is SubType.Exclusive:
+            for other in list(self.consumers):
+                if not await other.sink.is_alive():
+                    self.remove_consumer(other)
+            if self.consumers:
+                raise ConsumerBusy("Exclusive consumer is already connected")
+        check_room(self.limits.max_consumers, len(self.consumers))
+        if wanted is SubType.Key_Shared:
+            policy = consumer.spec.key_shared or KeySharedSpec()
+            if self.consumers:
+                check_key_shared(self._policy, policy)
+            else:
+                self._policy = policy
+                self._selector = new_selector(policy, self.limits.ring_points)
+            self._selector.add(consumer)
+        self.type = wanted
+        self.consumers.append(consumer)
+        self._changed(joined=consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detaches a consumer. Idempotent."""
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            self._gone.add(consumer)
+            if self.type is SubType.Key_Shared:
+                self._selector.remove(consumer)
+            self._changed()
+
+    def _changed(self, joined: Consumer | None = None) -> None:
+        by_level: dict[int, list[Consumer]] = {}
+        for consumer in self.consumers:
+            by_level.setdefault(consumer.spec.priority_level, []).append(consumer)
+        self._levels = [by_level[level] for level in sorted(by_level)]
+        before = self.active
+        single = self.type in (SubType.Exclusive, SubType.Failover)
+        self.active = (
+            choose_active(self.topic, self.consumers) if single and self.consumers else None
+        )
+        if self.type is SubType.Failover:
+            told = self.consumers if self.active is not before else [joined] if joined else []
+            for consumer in told:
+                consumer.sink.active_consumer_change(
+                    consumer.spec.consumer_id, active=consumer is self.active
+                )
+
+    # -- what consumers say
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        """FLOW: the consumer has room for so many more messages."""
+        consumer.permits += permits
+        consumer.last_flow_ms = self.clock.now_ms()
+        consumer.first_flow_ms = consumer.first_flow_ms or consumer.last_flow_ms
+
+    def ack_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """Nothing is kept, so there is nothing to acknowledge."""
+
+    def ack(
+        self,
+        consumer: Consumer,  # noqa: ARG002
+        positions: Sequence[tuple[int, int, int | None, int]],  # noqa: ARG002
+        cumulative: bool = False,  # noqa: ARG002
+        on_done: Callable[[MagnetarError | None], None] | None = None,
+    ) -> None:
+        """Nothing is kept, so this is done at once."""
+        if on_done is not None:
+            on_done(None)
+
+    def redeliver(
+        self,
+        consumer: Consumer,
+        positions: list[tuple[int, int]] | None = None,  # noqa: ARG002
+        epoch: int | None = None,
+    ) -> None:
+        """Nothing is kept, so nothing can be sent again; the epoch goes with what follows."""
+        if epoch is not None:
+            consumer.epoch = epoch
+
+    def on_writable(self, consumer: Consumer) -> None:
+        """What did not fit was dropped."""
+
+    # -- messages
+
+    def publish(self, entries: Sequence[bytes]) -> None:
+        """Hands entries to the consumers that can take them now; drops the rest."""
+        out: dict[Consumer, list[Delivery]] = {}
+        for data in entries:
+            entry = Entry(LEDGER_ID, ENTRY_ID, data)
+            if self.type is SubType.Key_Shared:
+                count, key = count_and_key(entry)
+                consumer = self._selector.select(self._selector.hash_of(key))
+            else:
+                count = message_count(entry)
+                consumer = self._next()
+            if consumer is None or not consumer.available:
+                self.dropped += count
+                continue
+            consumer.permits -= count
+            out.setdefault(consumer, []).append(Delivery(entry, count))
+        now_ms = self.clock.now_ms()
+        for consumer, deliveries in out.items():
+            consumer.messages_out += sum([each.message_count for each in deliveries])
+            consumer.bytes_out += sum([len(each.entry.data) for each in deliveries])
+            consumer.last_consumed_ms = now_ms
+            consumer.first_sent_ms = consumer.first_sent_ms or now_ms
+            consumer.sink.deliver(consumer.spec.consumer_id, deliveries, consumer.epoch)
+
+    def _next(self) -> Consumer | None:
+        if self.type is not SubType.Shared:
+            return self.active
+        for level in self._levels:
+            for index, consumer in enumerate(level):
+                if consumer.available:
+                    level.append(level.pop(index))
+                    return consumer
+        return None
+
+    # -- the end
+
+    def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
+        """Checks that `consumer` may delete the subscription, and disconnects everyone."""
+        if not force and self.consumers != [consumer]:
+            raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
+        self.remove_consumer(consumer)
+        self._disconnect()
+        self.closed = True
+
+    async def close(self) -> None:
+        """Disconnects all consumers; they look the topic up again. Idempotent."""
+        self.closed = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        for consumer in list(self.consumers):
+            self.remove_consumer(consumer)
+            consumer.sink.close_consumer(consumer.spec.consumer_id)
+
+    def topic_terminated(self) -> None:
+        """A non-persistent topic's consumers are drained as soon as it ends."""
+        for consumer in self.consumers:
+            if not consumer.end_told:
+                consumer.end_told = True
+                consumer.sink.end_of_topic(consumer.spec.consumer_id)
+
+    # -- what is told of it
+
+    def update_rates(self) -> None:
+        """Call at the pace at which rates are refreshed."""
+        now_s = self.clock.monotonic()
+        for consumer in self.consumers:
+            consumer.rates.update(consumer, now_s)
+        dropped, since_s = self._rated
+        if now_s > since_s:
+            self.drop_rate = (self.dropped - dropped) / (now_s - since_s)
+            self._rated = (self.dropped, now_s)
+
+    def stats(self) -> SubscriptionStats:
+        """The subscription's part of `topics stats`."""
+        stats = SubscriptionStats(
+            type=self.type.name if self.type is not None else "None",
+            is_durable=False,
+            durable=False,
+            msg_drop_rate=self.drop_rate,
+        )
+        if self.active is not None:
+            stats.active_consumer_name = self.active.name
+        consumers = [consumer_stats(each) for each in self.consumers]
+        if self.type is SubType.Key_Shared:
+            stats.key_shared_mode = self._policy.mode.name
+            stats.allow_out_of_order_delivery = self._policy.allow_out_of_order
+            owned = self._selector.ranges()
+            for each, its in zip(self.consumers, consumers, strict=True):
+                its.key_hash_range_arrays = owned.get(each, [])
+        total(stats, consumers, self._gone)
+        return stats
