@@ -116,7 +116,7 @@ class LedgerWriter:
         if self._error is not None:
             return  # what was pending has been failed already
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             return
         first, last, size, on_appended = self._pending.popleft()
         self.last_add_confirmed = last
@@ -125,7 +125,13 @@ class LedgerWriter:
         if self._drained is not None and not self._pending:
             self._wake_closer()
 
-    def _fail(self, error: MagnetarError) -> None:
+    def fail(self, error: MagnetarError) -> None:
+        """Fails what is pending and all that comes, as a failed add does. The first error counts.
+
+        What was pending may be stored; `close` ends the ledger below it.
+        """
+        if self._error is not None:
+            return
         self._error = error
         pending, self._pending = self._pending, deque()
         for _, _, _, on_appended in pending:
@@ -181,7 +187,7 @@ class LedgerWriter:
             async with asyncio.timeout(DRAIN_TIMEOUT_S):
                 await asyncio.shield(self._drained)
         except TimeoutError:
-            self._fail(
+            self.fail(
                 PersistenceError(
                     f"ledger {self.ledger_id}: adds were not confirmed within {DRAIN_TIMEOUT_S:g} s"
                 )

@@ -1,0 +1,407 @@
+"""What a cursor has acknowledged. Pure; no cap on holes.
+
+- Everything at or before `mark_delete` is acked; it advances through contiguous acks, over the
+  ends of ledgers too.
+- Holes: entries acked beyond it, one Roaring bitmap of entry ids per ledger.
+- Batch remains: for entries of which some messages are acked, the bits of those that are not.
+
+Between calls: the entry after mark-delete is not acked; no bitmap is empty or holds an entry at or
+before mark-delete; no entry with remains is acked. Acks of entries that do not exist (trimmed,
+never written) change nothing: ids come from clients and are believed only within the index.
+
+`fresh` collects what was acked beyond mark-delete since the last call of `take_fresh`, so that a
+log of the state costs what changed, not what there is. In-order acks cost one comparison of each
+kind and an assignment; `_limit` is a lower bound of the last entry of mark-delete's ledger.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from pyroaring import BitMap
+
+from magnetar.core.ids import Position
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.index import LedgerIndex
+
+ENTRY_ID_MAX: Final = 2**32 - 1
+"""Bitmaps hold 32-bit ids; ledgers are rolled over long before."""
+BATCH_MESSAGES_MAX: Final = 1 << 20
+"""What a client may say is in one batch before its word is not used for anything."""
+
+
+def run_end(bitmap: BitMap, entry_id: int) -> int:
+    """The last id of the run of set ids that follows `entry_id`, or `entry_id` itself."""
+    if entry_id + 1 not in bitmap:
+        return entry_id
+    if entry_id + 2 not in bitmap:
+        return entry_id + 1
+    first = entry_id + 1
+    good, step = first, 1
+    while bitmap.contains_range(first, good + step + 1):
+        good += step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if bitmap.contains_range(first, good + step + 1):
+            good += step
+    return good
+
+
+def runs(bitmap: BitMap) -> Iterator[tuple[int, int]]:
+    """The runs of consecutive ids, each as (first, last)."""
+    start = bitmap.next_set_bit(0) if bitmap else None
+    while start is not None:
+        last = run_end(bitmap, start)
+        yield start, last
+        start = bitmap.next_set_bit(last + 1) if last < bitmap.max() else None
+
+
+def run_count(bitmap: BitMap) -> int:
+    """How many runs the ids form."""
+    return len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1))
+
+
+class Fresh:
+    """What changed beyond mark-delete since it was last taken."""
+
+    __slots__ = ("batches", "holes")
+
+    def __init__(self) -> None:
+        self.holes: dict[int, BitMap] = {}
+        self.batches: set[tuple[int, int]] = set()
+
+
+class AckState:
+    """See the module's text."""
+
+    __slots__ = (
+        "_batches",
+        "_dirty",
+        "_fresh",
+        "_holes",
+        "_holes_count",
+        "_index",
+        "_limit",
+        "_md_entry",
+        "_md_ledger",
+        "_tracked",
+    )
+
+    def __init__(self, index: LedgerIndex, mark_delete: Position, *, tracked: bool) -> None:
+        self._index = index
+        self._md_ledger, self._md_entry = mark_delete
+        self._limit = -1
+        self._holes: dict[int, BitMap] = {}
+        self._holes_count = 0
+        self._batches: dict[tuple[int, int], int] = {}
+        self._tracked = tracked
+        self._fresh: Fresh | None = None
+        self._dirty = False
+
+    # -- hooks
+
+    def _touched(self) -> None:
+        """Called on the first change after `_dirty` was cleared."""
+        self._dirty = True
+
+    def _ledger_consumed(self) -> None:
+        """Called when mark-delete has come to, or beyond, the end of a closed ledger."""
+
+    # -- acks
+
+    def ack(self, ledger_id: int, entry_id: int) -> None:
+        """One whole entry."""
+        if (
+            entry_id == self._md_entry + 1
+            and ledger_id == self._md_ledger
+            and entry_id <= self._limit
+            and not self._holes
+            and not self._batches
+        ):
+            self._md_entry = entry_id
+            if not self._dirty:
+                self._touched()
+        else:
+            self._ack_any(ledger_id, entry_id)
+
+    def ack_many(self, positions: Iterable[tuple[int, int]]) -> None:
+        """Whole entries, in any order."""
+        for ledger_id, entry_id in positions:
+            self.ack(ledger_id, entry_id)
+
+    def _ack_any(self, ledger_id: int, entry_id: int) -> None:
+        md_ledger, md_entry = self._md_ledger, self._md_entry
+        if ledger_id < md_ledger or (ledger_id == md_ledger and entry_id <= md_entry):
+            return
+        last = self._index.last_entry_of(ledger_id)
+        if not 0 <= entry_id <= last:
+            return
+        if self._batches:
+            self._batches.pop((ledger_id, entry_id), None)
+        if ledger_id == md_ledger:
+            self._limit = last
+            follows = entry_id == md_entry + 1
+        else:
+            follows = entry_id == 0 and self._follows_end(ledger_id)
+        if follows:
+            self._advance(ledger_id, entry_id)
+        else:
+            holes = self._holes.get(ledger_id)
+            if holes is None:
+                self._holes[ledger_id] = BitMap((entry_id,))
+            elif entry_id in holes:
+                return
+            else:
+                holes.add(entry_id)
+            self._holes_count += 1
+            if self._tracked:
+                fresh = self._changes().holes
+                if ledger_id in fresh:
+                    fresh[ledger_id].add(entry_id)
+                else:
+                    fresh[ledger_id] = BitMap((entry_id,))
+        if not self._dirty:
+            self._touched()
+
+    def _follows_end(self, ledger_id: int) -> bool:
+        """Whether the first entry of this ledger is the one right after mark-delete."""
+        found = self._index.locate(self._md_ledger, self._md_entry + 1)
+        return found is not None and found[0].ledger_id == ledger_id and found[1] == 0
+
+    def ack_cumulative(self, position: Position | tuple[int, int]) -> None:
+        """Every entry up to and including this one."""
+        ledger_id, entry_id = position
+        if (
+            ledger_id == self._md_ledger
+            and self._md_entry < entry_id <= self._limit
+            and not self._holes
+            and not self._batches
+        ):
+            self._md_entry = entry_id
+            if not self._dirty:
+                self._touched()
+            return
+        index = self._index
+        if (ledger_id, entry_id) > (index.last_ledger, index.last_entry):
+            return
+        ledger_id, entry_id = index.floor(ledger_id, entry_id)
+        if (ledger_id, entry_id) <= (self._md_ledger, self._md_entry):
+            return
+        self._drop_holes(ledger_id, entry_id)
+        self._drop_batches(ledger_id, entry_id)
+        self._advance(ledger_id, entry_id)
+        if not self._dirty:
+            self._touched()
+
+    def ack_batch(self, ledger_id: int, entry_id: int, remaining: int, batch_size: int) -> bool:
+        """Some messages of an entry: the bits of `remaining` are those not acked yet.
+
+        They are combined with what is known already. True when the entry is now wholly acked.
+        """
+        if self.is_acked(ledger_id, entry_id):
+            return True
+        if not 0 <= entry_id <= self._index.last_entry_of(ledger_id):
+            return False
+        key = (ledger_id, entry_id)
+        known = self._batches.get(key)
+        if known is not None:
+            left = known & remaining
+        elif 0 < batch_size <= BATCH_MESSAGES_MAX:
+            left = remaining & ((1 << batch_size) - 1)
+        else:
+            left = remaining  # old clients do not say; bits that no message has come as 0
+        if not left:
+            self.ack(ledger_id, entry_id)
+            return True
+        if left != known:
+            self._batches[key] = left
+            if self._tracked:
+                self._changes().batches.add(key)
+            if not self._dirty:
+                self._touched()
+        return False
+
+    def ack_batch_cumulative(
+        self, position: Position | tuple[int, int], remaining: int, batch_size: int
+    ) -> None:
+        """Every entry before this one, and of this one all messages but `remaining`."""
+        ledger_id, entry_id = position
+        if not 0 <= entry_id <= self._index.last_entry_of(ledger_id):
+            return
+        self.ack_cumulative(self._index.previous_position(ledger_id, entry_id))
+        self.ack_batch(ledger_id, entry_id, remaining, batch_size)
+
+    def _reset(self, mark_delete: Position) -> None:
+        """Forgets all acks beyond `mark_delete`, and moves there, back or forth."""
+        self._md_ledger, self._md_entry = mark_delete
+        self._limit = -1
+        self._holes = {}
+        self._holes_count = 0
+        self._batches = {}
+        self._fresh = None
+        if not self._dirty:
+            self._touched()
+
+    # -- advancing
+
+    def _advance(self, ledger_id: int, entry_id: int) -> None:
+        """Moves mark-delete to this entry and on through what is acked after it."""
+        index, holes = self._index, self._holes
+        while True:
+            if (bitmap := holes.get(ledger_id)) is not None:
+                entry_id = run_end(bitmap, entry_id)
+                self._drop_up_to(ledger_id, entry_id)
+            last = index.last_entry_of(ledger_id)
+            if not holes or entry_id < last:
+                break
+            after = index.ledger_after(ledger_id)
+            if after is None:
+                break
+            bitmap = holes.get(after.ledger_id)
+            if bitmap is None or 0 not in bitmap:
+                break
+            ledger_id, entry_id = after.ledger_id, -1
+        consumed = ledger_id != self._md_ledger
+        self._md_ledger, self._md_entry, self._limit = ledger_id, entry_id, last
+        if consumed or (entry_id == last and ledger_id != index.infos[-1].ledger_id):
+            self._ledger_consumed()
+
+    def _drop_up_to(self, ledger_id: int, entry_id: int) -> None:
+        bitmap = self._holes[ledger_id]
+        before = len(bitmap)
+        bitmap.remove_range(0, entry_id + 1)
+        self._holes_count -= before - len(bitmap)
+        if not bitmap:
+            del self._holes[ledger_id]
+
+    def _drop_holes(self, ledger_id: int, entry_id: int) -> None:
+        for other in [other for other in self._holes if other < ledger_id]:
+            self._holes_count -= len(self._holes.pop(other))
+        if ledger_id in self._holes:
+            self._drop_up_to(ledger_id, entry_id)
+
+    def _drop_batches(self, ledger_id: int, entry_id: int) -> None:
+        if self._batches:
+            upto = (ledger_id, entry_id)
+            self._batches = {key: left for key, left in self._batches.items() if key > upto}
+
+    # -- questions
+
+    @property
+    def mark_delete(self) -> Position:
+        return Position(self._md_ledger, self._md_entry)
+
+    def is_acked(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the whole entry is acked."""
+        if (ledger_id, entry_id) <= (self._md_ledger, self._md_entry):
+            return True
+        holes = self._holes.get(ledger_id)
+        return holes is not None and 0 <= entry_id <= ENTRY_ID_MAX and entry_id in holes
+
+    def remaining_batch(self, ledger_id: int, entry_id: int) -> int | None:
+        """The bits of the messages not acked yet, where some but not all of the entry's are."""
+        return self._batches.get((ledger_id, entry_id)) if self._batches else None
+
+    def filter_unacked(self, entries: list[Entry]) -> list[Entry]:
+        """Those of the entries (in order) that are not acked; the same list where all are not."""
+        if not entries:
+            return entries
+        first = entries[0]
+        after_md = first.ledger_id > self._md_ledger or (
+            first.ledger_id == self._md_ledger and first.entry_id > self._md_entry
+        )
+        if not self._holes:
+            if after_md:
+                return entries
+            mark = (self._md_ledger, self._md_entry)
+            return [entry for entry in entries if (entry.ledger_id, entry.entry_id) > mark]
+        ledger_id = first.ledger_id
+        if after_md and entries[-1].ledger_id == ledger_id:
+            holes = self._holes.get(ledger_id)
+            if holes is None:
+                return entries
+            kept = [entry for entry in entries if entry.entry_id not in holes]
+            return entries if len(kept) == len(entries) else kept
+        return [entry for entry in entries if not self.is_acked(entry.ledger_id, entry.entry_id)]
+
+    @property
+    def backlog(self) -> int:
+        """How many entries are not acked."""
+        index = self._index
+        return index.rank_end - index.rank(self._md_ledger, self._md_entry) - self._holes_count
+
+    @property
+    def backlog_bytes_estimate(self) -> int:
+        """About how many bytes those entries have: holes count as entries of mean size."""
+        beyond = self._index.bytes_after(self._md_ledger, self._md_entry)
+        entries = self.backlog + self._holes_count
+        return beyond * self.backlog // entries if entries else 0
+
+    @property
+    def oldest_unacked(self) -> Position | None:
+        """The entry that holds mark-delete back, if there is one."""
+        found = self._index.locate(self._md_ledger, self._md_entry + 1)
+        return None if found is None else Position(found[0].ledger_id, found[1])
+
+    @property
+    def holes_count(self) -> int:
+        """How many entries beyond mark-delete are acked."""
+        return self._holes_count
+
+    @property
+    def batches_count(self) -> int:
+        """How many entries are partly acked."""
+        return len(self._batches)
+
+    @property
+    def ranges_count(self) -> int:
+        """How many runs the acked entries beyond mark-delete form."""
+        return sum(run_count(bitmap) for bitmap in self._holes.values())
+
+    def ranges(self) -> Iterator[tuple[Position, Position]]:
+        """Those runs in order, as (the place before the first, the last). Not while acking."""
+        for ledger_id in sorted(self._holes):
+            for first, last in runs(self._holes[ledger_id]):
+                yield Position(ledger_id, first - 1), Position(ledger_id, last)
+
+    # -- for the cursor's log (a state that is not `tracked` has none)
+
+    @property
+    def holes(self) -> dict[int, BitMap]:
+        """The acked entries beyond mark-delete, by ledger. To read, not to change."""
+        return self._holes
+
+    @property
+    def batches(self) -> dict[tuple[int, int], int]:
+        """The remains of partly acked entries, by (ledger, entry). To read, not to change."""
+        return self._batches
+
+    def restore(self, holes: dict[int, BitMap], batches: dict[tuple[int, int], int]) -> None:
+        """Takes over a stored state on top of mark-delete, as far as its entries still exist."""
+        md_ledger, md_entry = self._md_ledger, self._md_entry
+        for ledger_id, bitmap in holes.items():
+            last = self._index.last_entry_of(ledger_id)
+            low = md_entry + 1 if ledger_id == md_ledger else 0
+            if ledger_id < md_ledger or last < low:
+                continue
+            kept = bitmap & BitMap(range(low, last + 1))
+            if kept:
+                self._holes[ledger_id] = kept
+                self._holes_count += len(kept)
+        for key, left in batches.items():
+            if not self.is_acked(*key) and key[1] <= self._index.last_entry_of(key[0]):
+                self._batches[key] = left
+        # What follows mark-delete may be acked, where ledgers between have gone since.
+        if self._holes and (first := self.oldest_unacked) is not None and self.is_acked(*first):
+            self._advance(first.ledger_id, first.entry_id)
+
+    def take_fresh(self) -> Fresh:
+        """What changed beyond mark-delete since the last call. Clears `_dirty`."""
+        fresh, self._fresh = self._fresh, None
+        self._dirty = False
+        return fresh or Fresh()
+
+    def _changes(self) -> Fresh:
+        if self._fresh is None:
+            self._fresh = Fresh()
+        return self._fresh

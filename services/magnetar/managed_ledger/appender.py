@@ -1,0 +1,380 @@
+"""The writing end of a managed ledger: one writable ledger at a time, and the groups on their way.
+
+A group is appended to the newest ledger, or waits while there is none: the first append creates the
+first ledger (an idle topic has none), and an append that finds the ledger due for rollover has it
+closed and the next one created. Groups complete in the order in which they came, whatever happens
+between: a group is either sent to the ledger or queued behind those that are; refusals take their
+place in the same line. A group is never split over two ledgers.
+
+When an add fails, the ledger is closed at its last confirmed entry, and the groups that failed go
+first into the next ledger, so a producer sees nothing of it; after REPLAYS_MAX ledgers in a row
+that took nothing, everything that waits fails. When another owner has fenced the ledger or written
+the record, everything fails, for good.
+
+States, of which only this module changes them: OPEN (may append; with or without a ledger), then
+CLOSED, TERMINATED or FENCED, which are final.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from magnetar.bookie.api import LedgerFenced
+from magnetar.core.errors import MagnetarError, PersistenceError, TopicTerminated
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger.cache import CachedRun
+from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.errors import (
+    ManagedLedgerClosed,
+    ManagedLedgerFenced,
+    TooManyPendingBytes,
+)
+from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
+
+REPLAYS_MAX: Final = 2
+CREATE_TIMEOUT_S: Final = 30.0
+TERMINATED_TEXT: Final = "Topic was already terminated"
+
+OnAppended = Callable[[int, int, MagnetarError | None], None]
+
+log = structlog.get_logger("magnetar.managed_ledger.appender")
+
+
+class AppenderState(StrEnum):
+    """Whether appends are taken."""
+
+    OPEN = "Open"
+    CLOSED = "Closed"
+    TERMINATED = "Terminated"
+    FENCED = "Fenced"
+
+
+class AppenderOwner(Protocol):
+    """What the appender asks of its managed ledger."""
+
+    async def create_ledger(self) -> LedgerWriter:
+        """Creates the next ledger and records it; raises ManagedLedgerFenced."""
+
+    def ledger_ended(self, info: LedgerInfo) -> None:
+        """A ledger was closed; if it is empty, it goes."""
+
+    def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
+        """Where to cache entries of the newest ledger, from this one on."""
+
+
+class _Group(NamedTuple):
+    """Entries on their way; `refusal` instead of entries for one that only holds its place."""
+
+    entries: list[bytes]
+    size: int
+    on_appended: OnAppended
+    refusal: MagnetarError | None
+
+
+class Appender:
+    """See the module's text. All methods belong to the event loop's thread."""
+
+    __slots__ = (
+        "_context",
+        "_info",
+        "_loop",
+        "_name",
+        "_notifying",
+        "_owner",
+        "_queued",
+        "_queued_bytes",
+        "_refused",
+        "_replays",
+        "_roll_at",
+        "_roll_from",
+        "_rolling",
+        "_run",
+        "_sent",
+        "_sent_bytes",
+        "caching",
+        "error",
+        "index",
+        "listeners",
+        "state",
+        "writer",
+    )
+
+    def __init__(
+        self, owner: AppenderOwner, name: str, index: LedgerIndex, context: Context
+    ) -> None:
+        self.index = index
+        self.state = AppenderState.OPEN
+        self.error: MagnetarError | None = None
+        self.writer: LedgerWriter | None = None
+        self.caching = False
+        self.listeners: tuple[Callable[[], None], ...] = ()
+        self._owner = owner
+        self._name = name
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._info: LedgerInfo | None = None
+        self._run: CachedRun | None = None
+        self._sent: deque[_Group] = _NOTHING
+        self._queued: deque[_Group] = _NOTHING
+        self._sent_bytes = 0
+        self._queued_bytes = 0
+        self._refused = 0
+        self._replays = 0
+        self._roll_from = 0.0
+        self._roll_at = 0.0
+        self._rolling: asyncio.Task[None] | None = None
+        self._notifying = False
+
+    @property
+    def pending(self) -> int:
+        """Groups that are not completed."""
+        return len(self._sent) + len(self._queued)
+
+    @property
+    def rolling(self) -> bool:
+        return self._rolling is not None
+
+    # -- appending
+
+    def append(self, entries: list[bytes], on_appended: OnAppended) -> None:
+        """Appends one or more entries as a group; `on_appended(ledger, first entry, None)`.
+
+        On failure it is called with (-1, -1, the error). Never calls back from inside the call.
+        """
+        if self.error is not None:
+            self._refuse(on_appended, self.error)
+        elif self.writer is None or self._rolling is not None or self._due(self.writer):
+            self._queue(entries, on_appended)
+        else:
+            size = self.writer.append(entries, self._appended)
+            self._sent.append(_Group(entries, size, on_appended, None))
+            self._sent_bytes += size
+
+    def _due(self, writer: LedgerWriter) -> bool:
+        """Whether the ledger is to be closed before it takes another group."""
+        if not writer.next_entry:
+            return False
+        now = self._context.clock.monotonic()
+        if now >= self._roll_at:
+            return True
+        settings = self._context.settings
+        full = (
+            writer.next_entry >= settings.rollover_entries_max
+            or self._sent_bytes >= settings.rollover_bytes_max
+        )
+        return full and now >= self._roll_from
+
+    def _appended(self, first_entry: int, error: MagnetarError | None) -> None:
+        if error is not None:
+            self._failed(error)
+            return
+        group = self._sent.popleft()
+        info, entries = self._info, group.entries
+        assert info is not None  # noqa: S101  (set with the writer that calls back)
+        self.index.grow(info, len(entries), group.size)
+        if self.caching:
+            run = self._run
+            if run is None or run.next_entry != first_entry:
+                self._run = run = self._owner.run_of(info.ledger_id, first_entry)
+            self._context.cache.add(run, entries, group.size)
+        self._replays = 0
+        group.on_appended(info.ledger_id, first_entry, None)
+        if self._refused:
+            self._answer_refused()
+        if self.listeners and not self._notifying:
+            # Once for all groups that one fsync completed: they complete in one turn of the loop.
+            self._notifying = True
+            self._loop.call_soon(self._notify)
+
+    def _notify(self) -> None:
+        self._notifying = False
+        for listener in self.listeners:
+            listener()
+
+    # -- the line of groups that cannot be sent now
+
+    def _queue(self, entries: list[bytes], on_appended: OnAppended) -> None:
+        size = sum(map(len, entries))
+        if self._queued_bytes + size > self._context.settings.pending_bytes_max:
+            self._refuse(
+                on_appended,
+                TooManyPendingBytes(
+                    f"{self._name}: {self._queued_bytes} bytes wait for a ledger already"
+                ),
+            )
+            return
+        if self._queued is _NOTHING:
+            self._queued = deque()
+        self._queued.append(_Group(entries, size, on_appended, None))
+        self._queued_bytes += size
+        self._start_rolling()
+
+    def _refuse(self, on_appended: OnAppended, error: MagnetarError) -> None:
+        """Answers with the error, after the groups that came before."""
+        line = self._queued or self._sent
+        if line:
+            line.append(_Group([], 0, on_appended, error))
+            if line is self._sent:
+                self._refused += 1
+        else:
+            self._loop.call_soon(on_appended, -1, -1, error)
+
+    def _answer_refused(self) -> None:
+        while self._sent and self._sent[0].refusal is not None:
+            group = self._sent.popleft()
+            self._refused -= 1
+            group.on_appended(-1, -1, group.refusal)
+
+    def _send_queued(self) -> None:
+        """Sends what waits, up to where the ledger is due again."""
+        writer = self.writer
+        while self._queued and writer is not None and not self._due(writer):
+            group = self._queued.popleft()
+            self._queued_bytes -= group.size
+            self._sent.append(group)
+            if group.refusal is None:
+                self._sent_bytes += writer.append(group.entries, self._appended)
+            else:
+                self._refused += 1
+        self._answer_refused()
+
+    def _fail_all(self, error: MagnetarError) -> None:
+        """Fails every group of the line, in order; what was sent may be durable all the same."""
+        groups = [*self._sent, *self._queued]
+        self._sent.clear()
+        self._queued.clear()
+        self._queued_bytes = self._refused = 0
+        if self.writer is not None:
+            self.writer.fail(error)  # so that it never calls back for what is answered here
+        for group in groups:
+            group.on_appended(-1, -1, group.refusal or error)
+
+    def _failed(self, error: MagnetarError) -> None:
+        """The ledger failed: all that was sent failed with it, and comes before what waits.
+
+        The writer calls back for each of them; the first call deals with all.
+        """
+        if not self._sent:
+            return
+        if isinstance(error, LedgerFenced):
+            self._end(AppenderState.FENCED, ManagedLedgerFenced(f"{self._name}: {error}"))
+            self._fail_all(error)
+            return
+        log.warning("append failed", managed_ledger=self._name, error=str(error))
+        self._queued = deque([*self._sent, *self._queued])
+        self._queued_bytes = sum(group.size for group in self._queued)
+        self._sent = deque()
+        self._refused = 0
+        self._replays += 1
+        if self._replays > REPLAYS_MAX:
+            self._fail_all(error)
+        self._start_rolling()
+
+    # -- rolling over
+
+    def _start_rolling(self) -> None:
+        if self._rolling is None:
+            task = self._context.tasks.start(self._roll(), f"roll {self._name}")
+            if task is None:
+                self._fail_all(ManagedLedgerClosed(f"{self._name}: the broker is stopping"))
+            self._rolling = task
+
+    async def _roll(self) -> None:
+        """Closes the ledger, and creates the next one if something waits for it."""
+        error: MagnetarError | None = PersistenceError(f"{self._name}: rollover was cut short")
+        try:
+            async with asyncio.timeout(CREATE_TIMEOUT_S):
+                await self._close_ledger()
+                while self._queued:
+                    await self._open_ledger()
+                    self._send_queued()
+                    if self._queued:
+                        await self._close_ledger()
+            error = None
+        except (LedgerFenced, ManagedLedgerFenced) as failure:
+            error = ManagedLedgerFenced(f"{self._name}: {failure}")
+            self._end(AppenderState.FENCED, error)
+        except TimeoutError:
+            error = PersistenceError(f"{self._name}: no ledger within {CREATE_TIMEOUT_S:g} s")
+        except MagnetarError as failure:
+            error = failure
+        finally:
+            self._rolling = None
+            if error is not None and (self._sent or self._queued):
+                log.warning("no ledger", managed_ledger=self._name, error=str(error))
+                self._fail_all(error)
+            elif self.writer is not None and self.writer.error is not None:
+                self._start_rolling()
+
+    async def _close_ledger(self) -> None:
+        writer, info = self.writer, self._info
+        if writer is None or info is None:
+            return
+        closed = await writer.close()
+        info.closed_ms = closed.closed_ms
+        self.writer = self._info = self._run = None
+        self._owner.ledger_ended(info)
+
+    async def _open_ledger(self) -> None:
+        writer = await self._owner.create_ledger()
+        self._info = self.index.get(writer.ledger_id)
+        self.writer = writer
+        self._sent_bytes = 0
+        if self._sent is _NOTHING:
+            self._sent = deque()
+        settings, now = self._context.settings, self._context.clock.monotonic()
+        self._roll_from = now + settings.rollover_ms_min / 1000
+        self._roll_at = now + settings.rollover_ms_max / 1000
+
+    async def roll_over(self) -> None:
+        """Closes the newest ledger, once what was sent to it is done; the next append opens one."""
+        if self.writer is not None and self.error is None:
+            self._start_rolling()
+        while (rolling := self._rolling) is not None:
+            await asyncio.shield(rolling)
+
+    # -- ending
+
+    def _end(self, state: AppenderState, error: MagnetarError) -> None:
+        if self.error is None:
+            self.state, self.error = state, error
+
+    def fence(self, error: MagnetarError) -> None:
+        """Another owner wrote: fails what waits, and whatever comes."""
+        self._end(AppenderState.FENCED, error)
+        self._fail_all(error)
+
+    def terminated(self) -> None:
+        """Opened again after it was terminated."""
+        self._end(AppenderState.TERMINATED, TopicTerminated(TERMINATED_TEXT))
+
+    def close_now(self) -> None:
+        """Takes no more groups; what still waits fails."""
+        if self.state is not AppenderState.FENCED:
+            self.state = AppenderState.CLOSED
+            self.error = ManagedLedgerClosed(f"{self._name} is closed")
+        assert self.error is not None  # noqa: S101  (FENCED has one)
+        self._fail_all(self.error)
+
+    async def finish(self, state: AppenderState) -> None:
+        """Takes no more groups, lets those that came before complete, and closes the ledger."""
+        if self.error is not None:
+            return
+        if state is AppenderState.TERMINATED:
+            self.terminated()
+        else:
+            self._end(state, ManagedLedgerClosed(f"{self._name} is closed"))
+        while (rolling := self._rolling) is not None:
+            await asyncio.shield(rolling)
+        if self.writer is not None:
+            self._start_rolling()
+        while (rolling := self._rolling) is not None:
+            await asyncio.shield(rolling)
+
+
+_NOTHING: Final[deque[_Group]] = deque(maxlen=0)
+"""Stands for an empty line until there is need of one: most topics are idle."""

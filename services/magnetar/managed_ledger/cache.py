@@ -1,0 +1,167 @@
+"""The newest entries of all topics of a process, by reference, in a bounded number of bytes.
+
+An entry enters when it has become durable, and leaves in the order in which it came: so what is
+cached of one ledger is always a contiguous run up to its end, a list that is indexed directly.
+Eviction pops tokens, each of which stands for neighbouring entries of one run that came together
+(TOKEN_BYTES_MAX), so an append costs the same however many entries it brings. Nothing is copied;
+`Entry` objects are built when someone reads. A forgotten run's tokens stay until half are such.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final, cast
+
+from magnetar.managed_ledger.entry import Entry
+
+TOKEN_BYTES_MAX: Final = 64 << 10
+ENTRY_OVERHEAD_BYTES: Final = 48
+"""What an entry takes besides its bytes: the object's head, rounding, the reference."""
+
+_COMPACT_ENTRIES_MIN: Final = 1024
+
+
+class _Token:
+    """Neighbouring entries that leave together."""
+
+    __slots__ = ("count", "run", "size")
+
+    def __init__(self, run: "CachedRun", count: int, size: int) -> None:
+        self.run = run
+        self.count = count
+        self.size = size
+
+
+class CachedRun:
+    """What is cached of one ledger: entries `first` and up, the first `gone` of them evicted."""
+
+    __slots__ = ("_data", "_first", "_gone", "forgotten", "ledger_id", "size", "token", "tokens")
+
+    def __init__(self, ledger_id: int, first: int) -> None:
+        self.ledger_id = ledger_id
+        self.size = 0
+        self.token: _Token | None = None
+        self.tokens = 0
+        self.forgotten = False
+        self._first = first
+        self._gone = 0
+        self._data: list[bytes | None] = []
+
+    @property
+    def next_entry(self) -> int:
+        return self._first + len(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data) - self._gone
+
+    def append(self, entries: list[bytes]) -> None:
+        self._data += entries
+
+    def drop(self, count: int) -> None:
+        """Lets go of the oldest `count` entries."""
+        gone = self._gone
+        self._data[gone : gone + count] = [None] * count
+        self._gone = gone = gone + count
+        # Moving the rest up is paid for by as many evictions before.
+        if gone >= _COMPACT_ENTRIES_MIN and gone * 2 >= len(self._data):
+            del self._data[:gone]
+            self._first += gone
+            self._gone = 0
+
+    def read(self, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
+        """From `first` on, at least one entry; None where `first` is not cached."""
+        start = first - self._first
+        if start < self._gone or start >= len(self._data):
+            return None
+        # None stands only below `_gone`, so that all of these are bytes.
+        chunk = cast("list[bytes]", self._data[start : start + entries_max])
+        if sum(map(len, chunk)) > bytes_max:
+            fitting, size = 1, len(chunk[0])
+            while fitting < len(chunk) and (size := size + len(chunk[fitting])) <= bytes_max:
+                fitting += 1
+            del chunk[fitting:]
+        return list(map(Entry, repeat(self.ledger_id), range(first, first + len(chunk)), chunk))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What the cache holds and did. Hits and misses count reads, not entries."""
+
+    size_bytes: int
+    size_bytes_max: int
+    hits: int
+    misses: int
+    evicted_bytes: int
+
+
+class EntryCache:
+    """See the module's text."""
+
+    __slots__ = (
+        "_fifo",
+        "_tokens_forgotten",
+        "evicted_bytes",
+        "hits",
+        "misses",
+        "size_bytes",
+        "size_bytes_max",
+    )
+
+    def __init__(self, size_bytes_max: int) -> None:
+        self.size_bytes_max = size_bytes_max
+        self.size_bytes = 0
+        self.hits = 0
+        self.misses = 0
+        self.evicted_bytes = 0
+        self._fifo: deque[_Token] = deque()
+        self._tokens_forgotten = 0
+
+    def add(self, run: CachedRun, entries: list[bytes], size: int) -> None:
+        """Appends entries of `size` bytes in all to the run, and evicts the oldest of all runs."""
+        run.append(entries)
+        count = len(entries)
+        size += count * ENTRY_OVERHEAD_BYTES
+        run.size += size
+        token = run.token
+        if token is not None and token.size < TOKEN_BYTES_MAX:
+            token.count += count
+            token.size += size
+        else:
+            run.token = token = _Token(run, count, size)
+            run.tokens += 1
+            self._fifo.append(token)
+        self.size_bytes += size
+        while self.size_bytes > self.size_bytes_max:
+            self._evict()
+
+    def _evict(self) -> None:
+        token = self._fifo.popleft()
+        run = token.run
+        if run.forgotten:
+            self._tokens_forgotten -= 1
+            return
+        if run.token is token:
+            run.token = None
+        run.tokens -= 1
+        run.drop(token.count)
+        run.size -= token.size
+        self.size_bytes -= token.size
+        self.evicted_bytes += token.size
+
+    def forget(self, run: CachedRun) -> None:
+        """Drops a run for good: its ledger is deleted, or closed here."""
+        if run.forgotten:
+            return
+        run.forgotten = True
+        self.size_bytes -= run.size
+        run.drop(len(run))
+        self._tokens_forgotten += run.tokens
+        # Sweeping only when most are dead keeps forgetting cheap, and the dead few.
+        if self._tokens_forgotten * 2 > len(self._fifo):
+            self._fifo = deque(token for token in self._fifo if not token.run.forgotten)
+            self._tokens_forgotten = 0
+
+    def stats(self) -> CacheStats:
+        return CacheStats(
+            self.size_bytes, self.size_bytes_max, self.hits, self.misses, self.evicted_bytes
+        )

@@ -1,0 +1,73 @@
+"""What all managed ledgers and cursors of a process share.
+
+The one timer for cursors: a cursor that has acks nobody waits for joins `PersistTimer`, and is told
+to write them when the timer fires, at most PERSIST_INTERVAL_S later. While no cursor has any, there
+is no timer.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from magnetar.core.clock import Clock
+from magnetar.core.tasks import TaskSet
+from magnetar.ledger.client import LedgerClient
+from magnetar.managed_ledger.cache import EntryCache
+from magnetar.managed_ledger.settings import ManagedLedgerSettings
+from magnetar.metadata.store import MetadataStore
+
+PERSIST_INTERVAL_S: Final = 1.0
+
+
+class Persistable(Protocol):
+    """Something with changes to write."""
+
+    def persist(self) -> None:
+        """Starts writing what changed."""
+
+
+class PersistTimer:
+    """See the module's text."""
+
+    __slots__ = ("_due", "_handle", "_stopped")
+
+    def __init__(self) -> None:
+        self._due: set[Persistable] = set()
+        self._handle: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def add(self, item: Persistable) -> None:
+        """Has `item.persist()` called at the next firing."""
+        self._due.add(item)
+        if self._handle is None and not self._stopped:
+            loop = asyncio.get_running_loop()
+            self._handle = loop.call_later(PERSIST_INTERVAL_S, self._fire)
+
+    def discard(self, item: Persistable) -> None:
+        self._due.discard(item)
+
+    def _fire(self) -> None:
+        self._handle = None
+        due, self._due = self._due, set()
+        for item in due:
+            item.persist()
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._due.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One per factory."""
+
+    store: MetadataStore
+    ledgers: LedgerClient
+    clock: Clock
+    settings: ManagedLedgerSettings
+    cache: EntryCache
+    tasks: TaskSet
+    timer: PersistTimer

@@ -1,0 +1,301 @@
+"""A cursor: one reader's place in a managed ledger, and what it has acknowledged.
+
+Acks change memory at once (`AckState`). A durable cursor's changes reach its log (`CursorLog`) when
+somebody waits for them (`when_durable`: an ack receipt), and in any case PERSIST_INTERVAL_S later.
+One write is under way at a time; everyone who waits meanwhile shares the next one. A write that
+fails is made good by a new cursor ledger with the whole state; only if that fails too do the
+waiters get an error, and the timer tries again. If another owner has taken over, the cursor is
+fenced for good.
+
+`read_position` is the dispatcher's, in memory only: where it reads next.
+Follows ManagedCursorImpl in what positions mean; see `cursor_log` for what is stored, where Pulsar
+caps the holes it stores and we do not.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from magnetar.bookie.api import LedgerFenced
+from magnetar.core.errors import MagnetarError, PersistenceError
+from magnetar.core.ids import Position
+from magnetar.managed_ledger.ack_state import AckState
+from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
+from magnetar.managed_ledger.index import LedgerIndex
+
+FLUSH_TIMEOUT_S: Final = 30.0
+RANGES_SHOWN_MAX: Final = 1_000
+
+OnDurable = Callable[[MagnetarError | None], None]
+
+log = structlog.get_logger("magnetar.managed_ledger.cursor")
+
+
+class CursorOwner(Protocol):
+    """What a cursor asks of its managed ledger."""
+
+    def trim_soon(self) -> None:
+        """Called when mark-delete has passed the end of a ledger."""
+
+
+class Cursor(AckState):
+    """See the module's text. Created by its managed ledger."""
+
+    __slots__ = (
+        "_context",
+        "_covered",
+        "_error",
+        "_log",
+        "_owner",
+        "_scheduled",
+        "_waiters",
+        "_writing",
+        "last_active_ms",
+        "name",
+        "pending_read_ops",
+        "properties",
+        "read_position",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        owner: CursorOwner,
+        index: LedgerIndex,
+        mark_delete: Position,
+        context: Context,
+        cursor_log: CursorLog | None,
+    ) -> None:
+        super().__init__(index, mark_delete, tracked=cursor_log is not None)
+        self.name = name
+        self.properties: Mapping[str, str] = (
+            {} if cursor_log is None else (cursor_log.record.properties)
+        )
+        self.read_position = index.next_position(*mark_delete)
+        self.last_active_ms = (
+            context.clock.now_ms() if cursor_log is None else cursor_log.record.last_active_ms
+        )
+        self.pending_read_ops = 0
+        self._owner = owner
+        self._context = context
+        self._log = cursor_log
+        self._waiters: list[OnDurable] | None = None
+        self._covered: list[OnDurable] | None = None
+        self._writing = False
+        self._scheduled = False
+        self._error: MagnetarError | None = None
+
+    @property
+    def durable(self) -> bool:
+        """Whether its acks are stored and hold data back from trimming."""
+        return self._log is not None
+
+    @property
+    def log(self) -> CursorLog | None:
+        return self._log
+
+    @property
+    def state(self) -> str:
+        """As in Pulsar's internal stats."""
+        if isinstance(self._error, ManagedLedgerFenced | LedgerFenced):
+            return "Fenced"
+        if self._error is not None:
+            return "Closed"
+        if self._log is None or self._log.last_entry < 0:
+            return "NoLedger"
+        return "Open"
+
+    # -- hooks of AckState
+
+    def _touched(self) -> None:
+        self._dirty = True
+        if self._log is not None and self._error is None:
+            self._context.timer.add(self)
+
+    def _ledger_consumed(self) -> None:
+        if self._log is not None:
+            self._owner.trim_soon()
+
+    # -- durability
+
+    def when_durable(self, on_durable: OnDurable) -> None:
+        """Calls back once all acks made so far are on disk, or with the error. Never at once."""
+        if self._error is not None or self._log is None or not (self._dirty or self._writing):
+            asyncio.get_running_loop().call_soon(on_durable, self._error)
+        elif not self._dirty:
+            self._covered = _with(self._covered, on_durable)
+        else:
+            self._waiters = _with(self._waiters, on_durable)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        # On the loop's next turn: the acks of one read from a socket share a record.
+        if not self._scheduled and not self._writing:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.persist)
+
+    def persist(self) -> None:
+        """Starts writing what changed, unless a write is under way."""
+        self._scheduled = False
+        if self._writing or not self._dirty or self._log is None or self._error is not None:
+            return
+        self._writing = True
+        self._covered, self._waiters = self._waiters, None
+        if self._log.ready:
+            self._log.append(self, self._written)
+        else:
+            self._roll()
+
+    def _written(self, error: MagnetarError | None) -> None:
+        if error is None or isinstance(error, LedgerFenced):
+            self._finish(error)
+        else:
+            log.warning("cursor write failed", cursor=self.name, error=str(error))
+            self._roll()
+
+    def _roll(self) -> None:
+        if self._context.tasks.start(self._roll_ledger(), f"roll cursor {self.name}") is None:
+            self._finish(CursorClosed(f"cursor {self.name}: the broker is stopping"))
+
+    async def _roll_ledger(self) -> None:
+        assert self._log is not None  # noqa: S101  (only a durable cursor persists)
+        error: MagnetarError | None = PersistenceError(f"cursor {self.name}: write was cut short")
+        try:
+            await self._log.roll(self)
+            error = None
+        except MagnetarError as failure:
+            error = failure
+        finally:
+            self._finish(error)
+
+    def _finish(self, error: MagnetarError | None) -> None:
+        """Ends a write: tells who waited for it, and sees to what changed meanwhile."""
+        self._writing = False
+        covered, self._covered = self._covered, None
+        if not self._dirty and self._waiters:
+            # They came after this write began, but before it took what it wrote.
+            covered, self._waiters = [*(covered or ()), *self._waiters], None
+        if isinstance(error, ManagedLedgerFenced | LedgerFenced | CursorClosed):
+            self._give_up(error)
+        elif error is not None:
+            self._dirty = True
+        for on_durable in covered or ():
+            on_durable(error)
+        if self._waiters:
+            self._schedule()
+        elif self._dirty and self._error is None:
+            self._context.timer.add(self)
+
+    def _give_up(self, error: MagnetarError) -> None:
+        self._error = error
+        waiters, self._waiters = self._waiters, None
+        for on_durable in waiters or ():
+            on_durable(error)
+
+    async def flush(self) -> None:
+        """Returns once all acks made so far are on disk."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def settle(error: MagnetarError | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        self.when_durable(settle)
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await done
+        except TimeoutError:
+            raise PersistenceError(
+                f"cursor {self.name}: acks were not durable within {FLUSH_TIMEOUT_S:g} s"
+            ) from None
+
+    async def reset(self, position: Position) -> None:
+        """Seeks: `position` is the next entry to be read; acks at and after it are forgotten.
+
+        Durable when this returns. A position before the first kept entry means that entry.
+        """
+        self._check_open()
+        self._reset(mark_delete_before(self._index, position))
+        self.read_position = self._index.next_position(*self.mark_delete)
+        if self._log is not None:
+            self._log.rebase()
+            await self.flush()
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replaces the properties; durable when this returns."""
+        self._check_open()
+        if self._log is not None:
+            await self._log.set_properties(properties)
+        self.properties = dict(properties)
+
+    async def close(self) -> None:
+        """Writes what is left to be written and ends the cursor ledger. Idempotent."""
+        if self._error is not None:
+            return
+        try:
+            if self._log is not None:
+                if self._writing or self._log.ready or self._holes or self._batches:
+                    await self.flush()
+                await self._log.close(self, dirty=self._dirty)
+        finally:
+            self.abandon(CursorClosed(f"cursor {self.name} is closed"))
+
+    def abandon(self, error: MagnetarError) -> None:
+        """Stops without writing: the cursor was deleted, closed, or is another owner's now."""
+        if self._error is None:
+            self._context.timer.discard(self)
+            self._give_up(error)
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # -- positions
+
+    def ack_cumulative(self, position: Position | tuple[int, int]) -> None:
+        super().ack_cumulative(position)
+        self.skip_acked()
+
+    def skip_acked(self) -> None:
+        """Brings `read_position` after mark-delete where that has overtaken it."""
+        if self.read_position <= (self._md_ledger, self._md_entry):
+            self.read_position = self._index.next_position(self._md_ledger, self._md_entry)
+
+    @property
+    def entries_since_first_unacked(self) -> int:
+        """How far reading is ahead of mark-delete, in entries."""
+        read = self._index.previous_position(*self.read_position)
+        return max(self._index.rank(*read) - self._index.rank(*self.mark_delete), 0)
+
+    def individually_deleted(self) -> str:
+        """The acked ranges beyond mark-delete in Pulsar's form, `[(3:1..3:4],(3:6..3:9]]`.
+
+        At most RANGES_SHOWN_MAX of them; `ranges_count` tells how many there are.
+        """
+        shown: list[str] = []
+        for after, last in self.ranges():
+            if len(shown) == RANGES_SHOWN_MAX:
+                break
+            shown.append(f"({after}..{last}]")
+        return f"[{','.join(shown)}]"
+
+
+def mark_delete_before(index: LedgerIndex, position: Position) -> Position:
+    """The mark-delete of a cursor that reads `position` next."""
+    first = index.first_position
+    if position <= first:
+        return first
+    if position > index.last_confirmed:
+        return index.last_confirmed
+    return index.previous_position(*position)
+
+
+def _with(waiters: list[OnDurable] | None, on_durable: OnDurable) -> list[OnDurable]:
+    if waiters is None:
+        return [on_durable]
+    waiters.append(on_durable)
+    return waiters

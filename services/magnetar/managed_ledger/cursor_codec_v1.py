@@ -1,0 +1,202 @@
+"""Version 1 of the records that a cursor writes to its cursor ledger. Pure.
+
+A record is one entry of the cursor ledger, little-endian:
+
+    magic "MCUR" | version u8 | kind u8 | part u32 | parts u32 | base i64
+    | mark-delete ledger i64, entry i64
+    | sets u32   | each: ledger i64, size u32, Roaring bitmap (its portable format)
+    | remains u32 | each: ledger i64, entry u32, size u32, bits little-endian
+    | CRC-32C u32 of all before
+
+A snapshot is the whole state, in `parts` records that follow one another; it counts once its last
+part is there. A delta is what changed since the record before. `base` is the entry at which the
+snapshot begins that the record is a part of, or builds on; so a reader needs the last record, the
+snapshot it names, and what lies between. Holes at or before mark-delete are left out, as are
+remains of acked entries; but a delta may come after it made some of them so: readers drop them.
+Bounds: a record aims at PART_BYTES; one bitmap is cut into windows so that it stays near it.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
+from typing import Final
+
+import google_crc32c
+import msgspec
+from pyroaring import BitMap
+
+from magnetar.core.ids import Position
+
+MAGIC: Final = b"MCUR"
+VERSION: Final = 1
+PART_BYTES: Final = 512 << 10
+WINDOW_IDS: Final = 1 << 21
+"""A bitmap of this many ids has at most 256 KiB (a bit each) and some heads."""
+
+_HEAD = struct.Struct("<4sBBIIqqq")
+_COUNT = struct.Struct("<I")
+_SET = struct.Struct("<qI")
+_REMAINS = struct.Struct("<qII")
+_CRC = struct.Struct("<I")
+
+
+class RecordKind(IntEnum):
+    """What a record is."""
+
+    SNAPSHOT = 1
+    DELTA = 2
+
+
+class CodecError(ValueError):
+    """The bytes are no record of this version; the message says what is wrong."""
+
+
+class CursorLogRecord(msgspec.Struct):
+    """One decoded record. Bitmaps by ledger, remains by (ledger, entry)."""
+
+    kind: RecordKind
+    part: int
+    parts: int
+    base: int
+    mark_delete: Position
+    holes: dict[int, BitMap]
+    batches: dict[tuple[int, int], int]
+
+
+def encode_delta(
+    base: int,
+    mark_delete: Position,
+    holes: Mapping[int, BitMap],
+    batches: Mapping[tuple[int, int], int],
+) -> bytes:
+    """One delta record. What a delta carries is bounded by what a second of acks can change."""
+    sets = [item for ledger_id in sorted(holes) for item in _sets(ledger_id, holes[ledger_id])]
+    remains = [_remains(key, left) for key, left in sorted(batches.items())]
+    return _seal(RecordKind.DELTA, 0, 1, base, mark_delete, sets, remains)
+
+
+def encode_snapshot(
+    base: int,
+    mark_delete: Position,
+    holes: Mapping[int, BitMap],
+    batches: Mapping[tuple[int, int], int],
+) -> list[bytes]:
+    """The whole state as one or more parts, to be written one after the other, from `base` on."""
+    parts: list[tuple[list[bytes], list[bytes]]] = [([], [])]
+    room = PART_BYTES
+    items: Iterable[tuple[int, bytes]] = (
+        *((0, item) for ledger in sorted(holes) for item in _sets(ledger, holes[ledger])),
+        *((1, _remains(key, left)) for key, left in sorted(batches.items())),
+    )
+    for which, item in items:
+        if len(item) > room and room < PART_BYTES:
+            parts.append(([], []))
+            room = PART_BYTES
+        parts[-1][which].append(item)
+        room -= len(item)
+    return [
+        _seal(RecordKind.SNAPSHOT, number, len(parts), base, mark_delete, sets, remains)
+        for number, (sets, remains) in enumerate(parts)
+    ]
+
+
+def decode(data: bytes) -> CursorLogRecord:
+    """Raises CodecError for anything but a whole, unharmed record of this version."""
+    if len(data) < _HEAD.size + 2 * _COUNT.size + _CRC.size:
+        raise CodecError(f"{len(data)} bytes are too few for a cursor record")
+    magic, version, kind, part, parts, base, ledger_id, entry_id = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise CodecError(f"not a cursor record: it begins with {magic.hex()}")
+    (crc,) = _CRC.unpack_from(data, len(data) - _CRC.size)
+    found = google_crc32c.value(data[: -_CRC.size])
+    if crc != found:
+        raise CodecError(f"CRC-32C is {found:08x}, the record says {crc:08x}")
+    if version != VERSION:
+        raise CodecError(f"version {version} is not {VERSION}")
+    try:
+        record_kind = RecordKind(kind)
+        holes, at = _read_sets(data, _HEAD.size)
+        batches, at = _read_remains(data, at)
+    except (struct.error, ValueError) as error:
+        raise CodecError(f"malformed record: {error}") from error
+    if at != len(data) - _CRC.size or part >= parts:
+        raise CodecError(f"malformed record: part {part} of {parts}, {len(data) - at} bytes left")
+    return CursorLogRecord(
+        record_kind, part, parts, base, Position(ledger_id, entry_id), holes, batches
+    )
+
+
+def _sets(ledger_id: int, bitmap: BitMap) -> Iterator[bytes]:
+    """The bitmap, in windows that bound the size of each item."""
+    top = bitmap.max()
+    low = bitmap.min() // WINDOW_IDS * WINDOW_IDS
+    while low <= top:
+        if top - low < WINDOW_IDS and bitmap.min() >= low:
+            window = bitmap
+        else:
+            window = bitmap & BitMap(range(low, low + WINDOW_IDS))
+        if window:
+            data = window.serialize()
+            yield _SET.pack(ledger_id, len(data)) + data
+        low += WINDOW_IDS
+
+
+def _remains(key: tuple[int, int], left: int) -> bytes:
+    ledger_id, entry_id = key
+    bits = left.to_bytes((left.bit_length() + 7) // 8, "little")
+    return _REMAINS.pack(ledger_id, entry_id, len(bits)) + bits
+
+
+def _seal(
+    kind: RecordKind,
+    part: int,
+    parts: int,
+    base: int,
+    mark_delete: Position,
+    sets: list[bytes],
+    remains: list[bytes],
+) -> bytes:
+    body = b"".join(
+        (
+            _HEAD.pack(MAGIC, VERSION, kind, part, parts, base, *mark_delete),
+            _COUNT.pack(len(sets)),
+            *sets,
+            _COUNT.pack(len(remains)),
+            *remains,
+        )
+    )
+    return body + _CRC.pack(google_crc32c.value(body))
+
+
+def _read_sets(data: bytes, at: int) -> tuple[dict[int, BitMap], int]:
+    holes: dict[int, BitMap] = {}
+    (count,) = _COUNT.unpack_from(data, at)
+    at += _COUNT.size
+    for _ in range(count):
+        ledger_id, size = _SET.unpack_from(data, at)
+        at += _SET.size
+        bitmap = BitMap.deserialize(_cut(data, at, size))
+        at += size
+        if ledger_id in holes:
+            holes[ledger_id] |= bitmap
+        else:
+            holes[ledger_id] = bitmap
+    return holes, at
+
+
+def _read_remains(data: bytes, at: int) -> tuple[dict[tuple[int, int], int], int]:
+    batches: dict[tuple[int, int], int] = {}
+    (count,) = _COUNT.unpack_from(data, at)
+    at += _COUNT.size
+    for _ in range(count):
+        ledger_id, entry_id, size = _REMAINS.unpack_from(data, at)
+        at += _REMAINS.size
+        batches[ledger_id, entry_id] = int.from_bytes(_cut(data, at, size), "little")
+        at += size
+    return batches, at
+
+
+def _cut(data: bytes, at: int, size: int) -> bytes:
+    if at + size > len(data) - _CRC.size:
+        raise ValueError(f"{size} bytes at {at} go beyond the record")
+    return data[at : at + size]

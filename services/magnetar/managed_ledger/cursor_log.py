@@ -1,0 +1,331 @@
+"""Keeps one cursor's state on disk: its metadata record and its cursor ledger.
+
+The ledger is made when the first acks are to be written, so an idle cursor costs one record.
+Each write is one record of the ledger (`cursor_codec_v1`): the whole state where that is small (no
+holes), else what changed, and now and then the whole state in parts, so that what has to be read
+back stays in proportion to the state. When the ledger has grown it is rolled: a new one begins with
+a snapshot, the record is switched to it by compare-and-swap once that is durable, and then the old
+one is deleted. Until the switch the new ledger stands in the record as to be deleted, so that a
+crash leaves no ledger that nobody knows.
+
+Reading back: a snapshot whose last part is missing was never acknowledged to anyone and is ignored.
+Everything else that cannot be read is CursorCorrupt, never an empty state.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+from pyroaring import BitMap
+
+from magnetar.bookie.api import BookieError
+from magnetar.core.errors import MagnetarError, PersistenceError
+from magnetar.core.ids import Position
+from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger.ack_state import AckState
+from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.cursor_codec_v1 import (
+    CodecError,
+    CursorLogRecord,
+    RecordKind,
+    decode,
+    encode_delta,
+    encode_snapshot,
+)
+from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
+from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, encode
+from magnetar.metadata.store import BadRevision, Operation, Put
+
+SMALL_BATCHES_MAX: Final = 16
+"""Up to this many remains, and without holes, a state is written whole each time."""
+DELTA_BYTES_MAX: Final = 512 << 10
+DELTAS_BYTES_MIN: Final = 256 << 10
+"""Deltas are not summed up in a snapshot before they have this many bytes."""
+LEDGER_BYTES_MIN: Final = 4 << 20
+"""A cursor ledger is not rolled before it has this many bytes."""
+LEDGER_SNAPSHOTS_MAX: Final = 4
+"""… nor before it is as big as this many snapshots."""
+LOAD_BYTES: Final = 4 << 20
+WRITE_TIMEOUT_S: Final = 30.0
+
+OnWritten = Callable[[MagnetarError | None], None]
+
+
+class StoredState(msgspec.Struct):
+    """What was read back."""
+
+    mark_delete: Position
+    holes: dict[int, BitMap]
+    batches: dict[tuple[int, int], int]
+
+
+class CursorLog:
+    """See the module's text. One write at a time: its user waits for the end of the one before."""
+
+    __slots__ = (
+        "_base",
+        "_context",
+        "_deltas_bytes",
+        "_lock",
+        "_revision",
+        "_snapshot_bytes",
+        "_writer",
+        "key",
+        "record",
+    )
+
+    def __init__(
+        self, context: Context, name: str, cursor: str, record: CursorRecord, revision: int
+    ) -> None:
+        self.record = record
+        self._context = context
+        self.key = cursor_key(name, cursor)
+        self._revision = revision
+        self._writer: LedgerWriter | None = None
+        self._lock: asyncio.Lock | None = None
+        self._base: int | None = None
+        self._snapshot_bytes = 0
+        self._deltas_bytes = 0
+
+    @property
+    def revision(self) -> int:
+        return self._revision
+
+    @property
+    def ledger_id(self) -> int:
+        return self.record.ledger_id
+
+    @property
+    def last_entry(self) -> int:
+        """The last record of the ledger that this process wrote; -1 where it wrote none."""
+        return -1 if self._writer is None else self._writer.last_add_confirmed
+
+    @property
+    def ready(self) -> bool:
+        """Whether `append` can be used; else the ledger is to be rolled first."""
+        writer = self._writer
+        if writer is None or writer.error is not None:
+            return False
+        bound = max(LEDGER_BYTES_MIN, LEDGER_SNAPSHOTS_MAX * self._snapshot_bytes)
+        return writer.length_bytes < bound
+
+    # -- writing
+
+    def rebase(self) -> None:
+        """Acks were undone (a reset): the next write is a snapshot."""
+        self._base = None
+
+    def append(self, state: AckState, on_written: OnWritten) -> None:
+        """Writes what changed in `state` since the last write. Needs `ready`."""
+        writer = self._writer
+        assert writer is not None  # noqa: S101  (`ready`)
+        fresh = state.take_fresh()
+        if self._base is not None and (state.holes_count or len(state.batches) > SMALL_BATCHES_MAX):
+            mark = state.mark_delete
+            batches = {key: state.batches[key] for key in fresh.batches if key in state.batches}
+            delta = encode_delta(self._base, mark, fresh.holes, batches)
+            bound = max(DELTAS_BYTES_MIN, self._snapshot_bytes)
+            if len(delta) <= DELTA_BYTES_MAX and self._deltas_bytes + len(delta) <= bound:
+                self._deltas_bytes += len(delta)
+                writer.append([delta], lambda _, error: on_written(error))
+                return
+        self._append_snapshot(writer, state, on_written)
+
+    def _append_snapshot(
+        self, writer: LedgerWriter, state: AckState, on_written: OnWritten
+    ) -> None:
+        self._base = writer.next_entry
+        parts = encode_snapshot(self._base, state.mark_delete, state.holes, state.batches)
+        self._snapshot_bytes = sum(map(len, parts))
+        self._deltas_bytes = 0
+        for part in parts[:-1]:
+            writer.append([part], _ignore)
+        # Completions come in order, and after a failure all fail: the last one speaks for all.
+        writer.append([parts[-1]], lambda _, error: on_written(error))
+
+    async def roll(self, state: AckState) -> None:
+        """Begins a new ledger with the whole of `state`; what it had changed is then durable."""
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S), self.locked():
+                await self._roll(state)
+        except TimeoutError:
+            raise PersistenceError(
+                f"cursor {self.key}: its state was not durable within {WRITE_TIMEOUT_S:g} s"
+            ) from None
+        if self.record.deleting:
+            self._context.tasks.start(self.delete_retired(), f"retire {self.key}")
+
+    async def _roll(self, state: AckState) -> None:
+        try:
+            writer = await self._context.ledgers.create(
+                {"magnetar.cursor": self.key}, with_ledger=self._announce
+            )
+        except BadRevision as error:
+            raise self._fenced(error) from error
+        self._revision = writer.revision
+        self.record = self._announced(writer.ledger_id)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        state.take_fresh()
+        mark = state.mark_delete
+        self._append_snapshot(writer, state, lambda error: _settle(done, error))
+        await done
+        retired = {*self.record.deleting, self.record.ledger_id}
+        retired -= {writer.ledger_id, NO_LEDGER}
+        now_ms = self._context.clock.now_ms()
+        await self._put(
+            msgspec.structs.replace(
+                self.record,
+                ledger_id=writer.ledger_id,
+                mark_delete=mark,
+                last_active_ms=now_ms,
+                switched_ms=now_ms,
+                deleting=tuple(sorted(retired)),
+            )
+        )
+        self._writer = writer
+
+    def _announced(self, ledger_id: int) -> CursorRecord:
+        return msgspec.structs.replace(self.record, deleting=(*self.record.deleting, ledger_id))
+
+    def _announce(self, ledger_id: int) -> list[Operation]:
+        return [Put(self.key, encode(self._announced(ledger_id)), self._revision)]
+
+    async def delete_retired(self) -> None:
+        """Deletes ledgers that belong to nobody; the next write of the record leaves them out."""
+        retired = self.record.deleting
+        for ledger_id in retired:
+            await self._context.ledgers.delete(ledger_id)
+        left = tuple(i for i in self.record.deleting if i not in retired)
+        self.record = msgspec.structs.replace(self.record, deleting=left)
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replaces the cursor's properties."""
+        async with self.locked():
+            await self._put(msgspec.structs.replace(self.record, properties=dict(properties)))
+
+    async def close(self, state: AckState, *, dirty: bool) -> None:
+        """Ends the ledger. What is `dirty` and fits the record is written there, without one."""
+        async with self.locked():
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                await writer.close()
+            elif dirty:
+                await self._put(
+                    msgspec.structs.replace(
+                        self.record,
+                        mark_delete=state.mark_delete,
+                        last_active_ms=self._context.clock.now_ms(),
+                        ledger_id=NO_LEDGER,
+                        deleting=tuple(self.ledger_ids),
+                    )
+                )
+                state.take_fresh()
+
+    async def _put(self, record: CursorRecord) -> None:
+        try:
+            self._revision = await self._context.store.put(
+                self.key, encode(record), expected=self._revision
+            )
+        except BadRevision as error:
+            raise self._fenced(error) from error
+        self.record = record
+
+    def _fenced(self, error: BadRevision) -> ManagedLedgerFenced:
+        return ManagedLedgerFenced(f"cursor {self.key} has another owner: {error}")
+
+    @property
+    def ledger_ids(self) -> list[int]:
+        """Every ledger that is this cursor's, or was and may still take space."""
+        current = [] if self.record.ledger_id == NO_LEDGER else [self.record.ledger_id]
+        return [*self.record.deleting, *current]
+
+    def locked(self) -> asyncio.Lock:
+        """Held while the record changes."""
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
+
+    # -- reading back
+
+    async def load(self) -> StoredState:
+        """The state as of the last write; fences whoever wrote it. Raises CursorCorrupt."""
+        if self.record.ledger_id == NO_LEDGER:
+            return StoredState(self.record.mark_delete, {}, {})
+        try:
+            reader = await self._context.ledgers.open(self.record.ledger_id, recover=True)
+        except BookieError as error:
+            raise self._corrupt(self.record.ledger_id, 0, str(error)) from error
+        first, last = await self._find(reader)
+        state: StoredState | None = None
+        at = first
+        while at <= last:
+            for entry_id, data in await self._read(reader, at, last):
+                record = self._decode(reader.ledger_id, entry_id, data)
+                if record.base != first:
+                    raise self._corrupt(
+                        reader.ledger_id, entry_id, f"builds on entry {record.base}, not {first}"
+                    )
+                state = _applied(state, record)
+                at = entry_id + 1
+        if state is None:
+            raise self._corrupt(reader.ledger_id, last, "no snapshot")
+        return state
+
+    async def _find(self, reader: LedgerReader) -> tuple[int, int]:
+        """The first entry of the newest whole snapshot, and the last that counts."""
+        last = reader.last_entry
+        while last >= 0:
+            (entry, *_) = await self._read(reader, last, last)
+            record = self._decode(reader.ledger_id, last, entry[1])
+            if record.kind is RecordKind.DELTA or record.part == record.parts - 1:
+                if not 0 <= record.base <= last:
+                    raise self._corrupt(reader.ledger_id, last, f"builds on entry {record.base}")
+                return record.base, last
+            last -= record.part + 1  # a snapshot that was not finished
+        raise self._corrupt(reader.ledger_id, reader.last_entry, "no whole snapshot")
+
+    async def _read(self, reader: LedgerReader, first: int, last: int) -> list[tuple[int, bytes]]:
+        try:
+            entries = await reader.read(first, last, bytes_max=LOAD_BYTES)
+        except BookieError as error:
+            raise self._corrupt(reader.ledger_id, first, str(error)) from error
+        return [(entry.entry_id, entry.data) for entry in entries]
+
+    def _decode(self, ledger_id: int, entry_id: int, data: bytes) -> CursorLogRecord:
+        try:
+            return decode(data)
+        except CodecError as error:
+            raise self._corrupt(ledger_id, entry_id, str(error)) from error
+
+    def _corrupt(self, ledger_id: int, entry_id: int, reason: str) -> CursorCorrupt:
+        return CursorCorrupt(
+            f"cursor {self.key}: entry {entry_id} of cursor ledger {ledger_id}: {reason}"
+        )
+
+
+def _applied(state: StoredState | None, record: CursorLogRecord) -> StoredState:
+    if state is None:
+        return StoredState(record.mark_delete, record.holes, record.batches)
+    state.mark_delete = record.mark_delete
+    for ledger_id, bitmap in record.holes.items():
+        if ledger_id in state.holes:
+            state.holes[ledger_id] |= bitmap
+        else:
+            state.holes[ledger_id] = bitmap
+    state.batches.update(record.batches)
+    return state
+
+
+def _ignore(_first_entry: int, _error: MagnetarError | None) -> None:
+    """For the parts of a snapshot before its last."""
+
+
+def _settle(future: asyncio.Future[None], error: MagnetarError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

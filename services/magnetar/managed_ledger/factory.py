@@ -1,0 +1,193 @@
+"""Opens the managed ledgers of a process, each once, and owns what they share.
+
+Opening, deleting and closing one name exclude each other; different names do not wait for each
+other. `close` closes what is open, CLOSED_AT_ONCE_MAX at a time, then stops the background tasks.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError, NotFound
+from magnetar.core.tasks import TaskSet
+from magnetar.ledger.client import LedgerClient
+from magnetar.managed_ledger.cache import EntryCache
+from magnetar.managed_ledger.context import Context, PersistTimer
+from magnetar.managed_ledger.errors import ManagedLedgerClosed
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.opening import delete_managed_ledger, open_managed_ledger
+from magnetar.managed_ledger.record import (
+    MANAGED_LEDGERS_PREFIX,
+    CursorRecord,
+    ManagedLedgerRecord,
+    cursor_name,
+    cursors_prefix,
+    decode_cursor,
+    decode_managed_ledger,
+    managed_ledger_key,
+)
+from magnetar.managed_ledger.settings import ManagedLedgerSettings
+from magnetar.metadata.store import MetadataStore
+
+CLOSED_AT_ONCE_MAX: Final = 64
+
+log = structlog.get_logger("magnetar.managed_ledger")
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerInfo:
+    """What the metadata store knows of a managed ledger: its record and its cursors'."""
+
+    name: str
+    revision: int
+    record: ManagedLedgerRecord
+    cursors: dict[str, CursorRecord]
+
+
+class _NameLock:
+    """A lock that goes when nobody holds it or waits for it."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+class ManagedLedgerFactory:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ledgers: LedgerClient,
+        clock: Clock,
+        settings: ManagedLedgerSettings | None = None,
+    ) -> None:
+        settings = settings or ManagedLedgerSettings()
+        self.cache = EntryCache(settings.cache_bytes_max)
+        self._store = store
+        self._tasks = TaskSet("managed_ledger")
+        self._timer = PersistTimer()
+        self._context = Context(
+            store, ledgers, clock, settings, self.cache, self._tasks, self._timer
+        )
+        self._open: dict[str, ManagedLedger] = {}
+        self._locks: dict[str, _NameLock] = {}
+        self._closed = False
+
+    @property
+    def opened(self) -> dict[str, ManagedLedger]:
+        """The managed ledgers that are open here, by name."""
+        return dict(self._open)
+
+    async def open(self, name: str, *, create: bool = True) -> ManagedLedger:
+        """The one instance of this process; concurrent openers get the same.
+
+        Raises NotFound where it does not exist and `create` is false.
+        """
+        managed_ledger = self._open.get(name)
+        if managed_ledger is not None:
+            return managed_ledger
+        async with self._locked(name):
+            self._check_open()
+            managed_ledger = self._open.get(name)
+            if managed_ledger is None:
+                managed_ledger = await open_managed_ledger(
+                    name, self._context, create=create, on_closed=self._forget
+                )
+                self._open[name] = managed_ledger
+            return managed_ledger
+
+    def _forget(self, managed_ledger: ManagedLedger) -> None:
+        if self._open.get(managed_ledger.name) is managed_ledger:
+            del self._open[managed_ledger.name]
+
+    async def exists(self, name: str) -> bool:
+        """Whether it can be opened without creating it."""
+        key = managed_ledger_key(name)
+        stored = await self._store.get(key)
+        return stored is not None and not decode_managed_ledger(key, stored.value).deleted
+
+    async def names(self, prefix: str) -> list[str]:
+        """The names of all that begin with `prefix`, in order."""
+        skip = len(MANAGED_LEDGERS_PREFIX)
+        return [
+            stored.key[skip:]
+            for stored in await self._store.list(managed_ledger_key(prefix))
+            if not decode_managed_ledger(stored.key, stored.value).deleted
+        ]
+
+    async def info(self, name: str) -> ManagedLedgerInfo:
+        """What is recorded of it, without opening it. Raises NotFound."""
+        key = managed_ledger_key(name)
+        stored = await self._store.get(key)
+        if stored is None:
+            raise NotFound(f"managed ledger {name} does not exist")
+        record = decode_managed_ledger(key, stored.value)
+        if record.deleted:
+            raise NotFound(f"managed ledger {name} does not exist")
+        cursors = {
+            cursor_name(cursor.key): decode_cursor(cursor.key, cursor.value)
+            for cursor in await self._store.list(cursors_prefix(name))
+        }
+        return ManagedLedgerInfo(name, stored.revision, record, cursors)
+
+    async def delete(self, name: str) -> None:
+        """Deletes it with its cursors and entries. Raises NotFound."""
+        async with self._locked(name):
+            managed_ledger = self._open.get(name)
+            if managed_ledger is not None:
+                managed_ledger.abandon()
+            await delete_managed_ledger(name, self._context)
+
+    async def close(self) -> None:
+        """Closes everything that is open; nothing can be opened any more. Idempotent."""
+        self._closed = True
+        while self._open:
+            some = list(self._open.values())[:CLOSED_AT_ONCE_MAX]
+            for name, error in zip(
+                [managed_ledger.name for managed_ledger in some],
+                await asyncio.gather(*(self._close(one) for one in some)),
+                strict=True,
+            ):
+                if error is not None:
+                    log.warning("managed ledger not closed", name=name, error=str(error))
+        self._timer.stop()
+        await self._tasks.stop()
+
+    async def _close(self, managed_ledger: ManagedLedger) -> MagnetarError | None:
+        try:
+            await managed_ledger.close()
+        except MagnetarError as error:
+            return error
+        return None
+
+    async def abandon(self) -> None:
+        """Stops at once and writes nothing more, as if the process had been killed."""
+        self._closed = True
+        self._timer.stop()
+        await self._tasks.stop()
+        for managed_ledger in list(self._open.values()):
+            managed_ledger.abandon()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ManagedLedgerClosed("the broker is stopping")
+
+    @asynccontextmanager
+    async def _locked(self, name: str) -> AsyncIterator[None]:
+        entry = self._locks.setdefault(name, _NameLock())
+        entry.users += 1
+        try:
+            async with entry.lock:
+                yield
+        finally:
+            entry.users -= 1
+            if not entry.users:
+                del self._locks[name]

@@ -1,0 +1,211 @@
+"""Arithmetic on the positions of one managed ledger. Pure.
+
+A managed ledger is a list of ledgers with ascending ids. Only the last may still grow or be empty.
+An entry's rank is its place in the whole log, counted from an origin that never moves while the
+index lives; trimming the head does not renumber. So the entries between two positions are a
+subtraction, whatever ledgers lie between, and a position in a ledger that is gone has the rank of
+the place where it was.
+
+The place "before everything" of a log that never had a ledger is EARLIEST, (-1, -1).
+"""
+
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.errors import LedgerIdRegression
+
+_ledger_id = attrgetter("ledger_id")
+
+
+class LedgerInfo:
+    """One ledger of the list. `closed_ms` is 0 while it may grow."""
+
+    __slots__ = (
+        "base_bytes",
+        "base_rank",
+        "closed_ms",
+        "created_ms",
+        "entries",
+        "ledger_id",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        ledger_id: int,
+        created_ms: int,
+        *,
+        entries: int = 0,
+        size_bytes: int = 0,
+        closed_ms: int = 0,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.created_ms = created_ms
+        self.entries = entries
+        self.size_bytes = size_bytes
+        self.closed_ms = closed_ms
+        self.base_rank = 0
+        self.base_bytes = 0
+
+
+class LedgerIndex:
+    """See the module's text. `last_ledger`, `last_entry` are the greatest confirmed position."""
+
+    __slots__ = (
+        "_by_id",
+        "_rank_end",
+        "_size_end",
+        "infos",
+        "last_entry",
+        "last_ledger",
+    )
+
+    def __init__(self, last: Position = EARLIEST) -> None:
+        self.infos: list[LedgerInfo] = []
+        self.last_ledger, self.last_entry = last
+        self._by_id: dict[int, LedgerInfo] = {}
+        self._rank_end = 0
+        self._size_end = 0
+
+    @property
+    def last_confirmed(self) -> Position:
+        return Position(self.last_ledger, self.last_entry)
+
+    @property
+    def first_position(self) -> Position:
+        """Just before the first entry that is kept."""
+        return Position(self.infos[0].ledger_id, -1) if self.infos else self.last_confirmed
+
+    @property
+    def rank_end(self) -> int:
+        """How many entries there were since the origin, trimmed ones included."""
+        if not self.infos:
+            return self._rank_end
+        last = self.infos[-1]
+        return last.base_rank + last.entries
+
+    @property
+    def entries(self) -> int:
+        return self.rank_end - self.infos[0].base_rank if self.infos else 0
+
+    @property
+    def size_bytes(self) -> int:
+        if not self.infos:
+            return 0
+        last = self.infos[-1]
+        return last.base_bytes + last.size_bytes - self.infos[0].base_bytes
+
+    def get(self, ledger_id: int) -> LedgerInfo | None:
+        return self._by_id.get(ledger_id)
+
+    def check_new(self, ledger_id: int) -> None:
+        """Raises LedgerIdRegression where a ledger with this id would make positions go back."""
+        newest = self.infos[-1].ledger_id if self.infos else -1
+        if ledger_id <= max(newest, self.last_ledger):
+            raise LedgerIdRegression(
+                f"new ledger {ledger_id} is not above {max(newest, self.last_ledger)}"
+            )
+
+    def add(self, info: LedgerInfo) -> None:
+        """Adds a ledger at the end; its entries, if any, count as confirmed."""
+        self.check_new(info.ledger_id)
+        if self.infos:
+            previous = self.infos[-1]
+            info.base_rank = previous.base_rank + previous.entries
+            info.base_bytes = previous.base_bytes + previous.size_bytes
+        else:
+            info.base_rank, info.base_bytes = self._rank_end, self._size_end
+        self.infos.append(info)
+        self._by_id[info.ledger_id] = info
+        if info.entries:
+            self.last_ledger, self.last_entry = info.ledger_id, info.entries - 1
+        elif self.last_ledger < 0:
+            self.last_ledger = info.ledger_id
+
+    def grow(self, info: LedgerInfo, entries: int, size_bytes: int) -> None:
+        """Counts entries that were confirmed at the end of the last ledger."""
+        info.entries = count = info.entries + entries
+        info.size_bytes += size_bytes
+        self.last_ledger, self.last_entry = info.ledger_id, count - 1
+
+    def remove(self, ledger_ids: set[int]) -> None:
+        """Forgets ledgers: a head of the list, or an empty last one. Ranks stay as they were."""
+        self._rank_end = self.rank_end
+        if self.infos:
+            last = self.infos[-1]
+            self._size_end = last.base_bytes + last.size_bytes
+        self.infos = [info for info in self.infos if info.ledger_id not in ledger_ids]
+        for ledger_id in ledger_ids:
+            self._by_id.pop(ledger_id, None)
+
+    def last_entry_of(self, ledger_id: int) -> int:
+        """The greatest entry id of the ledger; -1 where it is empty or not in the list."""
+        info = self._by_id.get(ledger_id)
+        return -1 if info is None else info.entries - 1
+
+    def ledger_after(self, ledger_id: int) -> LedgerInfo | None:
+        """The next ledger that has entries."""
+        at = bisect_right(self.infos, ledger_id, key=_ledger_id)
+        for info in self.infos[at : at + 2]:
+            if info.entries:
+                return info
+        return None
+
+    def locate(self, ledger_id: int, entry_id: int) -> tuple[LedgerInfo, int] | None:
+        """The first entry at or after this place, or None where there is none yet."""
+        info = self._by_id.get(ledger_id)
+        if info is not None and entry_id < info.entries:
+            return info, max(entry_id, 0)
+        after = self.ledger_after(ledger_id)
+        return None if after is None else (after, 0)
+
+    def next_position(self, ledger_id: int, entry_id: int) -> Position:
+        """The first entry after this place; where none is yet, a place that sorts before it."""
+        found = self.locate(ledger_id, entry_id + 1)
+        if found is not None:
+            return Position(found[0].ledger_id, found[1])
+        return Position(ledger_id, entry_id + 1)
+
+    def floor(self, ledger_id: int, entry_id: int) -> Position:
+        """The last entry at or before this place, or `first_position` where none is kept."""
+        info = self._by_id.get(ledger_id)
+        if info is not None and info.entries and entry_id >= 0:
+            return Position(ledger_id, min(entry_id, info.entries - 1))
+        at = bisect_left(self.infos, ledger_id, key=_ledger_id)
+        for before in reversed(self.infos[max(at - 2, 0) : at]):
+            if before.entries:
+                return Position(before.ledger_id, before.entries - 1)
+        return self.first_position
+
+    def previous_position(self, ledger_id: int, entry_id: int) -> Position:
+        """The last entry before this place, or `first_position`."""
+        return self.floor(ledger_id, entry_id - 1)
+
+    def rank(self, ledger_id: int, entry_id: int) -> int:
+        """How many entries since the origin are at or before this place."""
+        info = self._by_id.get(ledger_id)
+        if info is not None:
+            return info.base_rank + max(min(entry_id + 1, info.entries), 0)
+        at = bisect_right(self.infos, ledger_id, key=_ledger_id)
+        return self.infos[at].base_rank if at < len(self.infos) else self.rank_end
+
+    def position_at(self, rank: int) -> Position:
+        """The entry with this rank (the first kept entry's base + 1, …, `rank_end`)."""
+        at = bisect_left(self.infos, rank, key=lambda info: info.base_rank + info.entries)
+        info = self.infos[at]
+        return Position(info.ledger_id, rank - info.base_rank - 1)
+
+    def bytes_after(self, ledger_id: int, entry_id: int) -> int:
+        """An estimate of the bytes after this place: whole ledgers, and the mean within one."""
+        if not self.infos:
+            return 0
+        last = self.infos[-1]
+        total = last.base_bytes + last.size_bytes
+        info = self._by_id.get(ledger_id)
+        if info is None:
+            at = bisect_right(self.infos, ledger_id, key=_ledger_id)
+            return total - self.infos[at].base_bytes if at < len(self.infos) else 0
+        passed = max(min(entry_id + 1, info.entries), 0)
+        part = info.size_bytes * passed // info.entries if info.entries else 0
+        return total - info.base_bytes - part

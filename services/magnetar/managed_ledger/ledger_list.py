@@ -1,0 +1,233 @@
+"""The metadata record of one managed ledger, and what is written together with it.
+
+All writes are serialised here and are compare-and-swap; memory changes after the store has, and
+every write says all that is known of the ledgers. A ledger leaves the record before its bytes go:
+its id moves to `deleting`, and is dropped from there by the first write after the deletion, so
+whatever a crash interrupts is taken up again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from magnetar.core.ids import Position
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.errors import ManagedLedgerFenced
+from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
+from magnetar.managed_ledger.record import (
+    LedgerItem,
+    ManagedLedgerRecord,
+    encode,
+    managed_ledger_key,
+)
+from magnetar.metadata.store import BadRevision, Delete, Operation, Put
+
+OnFenced = Callable[[ManagedLedgerFenced], None]
+
+
+class LedgerList:
+    """See the module's text."""
+
+    __slots__ = (
+        "_context",
+        "_deleting",
+        "_index",
+        "_lock",
+        "_on_fenced",
+        "_record",
+        "_revision",
+        "_unlisted",
+        "name",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        record: ManagedLedgerRecord,
+        revision: int,
+        index: LedgerIndex,
+        context: Context,
+    ) -> None:
+        self.name = name
+        self._record = record
+        self._revision = revision
+        self._index = index
+        self._context = context
+        self._lock: asyncio.Lock | None = None
+        # Empty ledgers that have left the index, but not yet the record.
+        self._unlisted: tuple[int, ...] = ()
+        self._deleting = False
+        self._on_fenced: OnFenced | None = None
+
+    @property
+    def record(self) -> ManagedLedgerRecord:
+        """What was read or written last."""
+        return self._record
+
+    def when_fenced(self, on_fenced: OnFenced) -> None:
+        """Has `on_fenced` called when a write shows that there is another owner."""
+        self._on_fenced = on_fenced
+
+    def locked(self) -> asyncio.Lock:
+        """Held while the record, or the list of cursors, changes."""
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
+
+    # -- ledgers
+
+    async def create_ledger(self) -> LedgerWriter:
+        """Creates the next ledger and adds it to record and index, in one transaction."""
+        async with self.locked():
+            created_ms = self._context.clock.now_ms()
+            planned = self._record
+
+            def with_ledger(ledger_id: int) -> list[Operation]:
+                nonlocal planned
+                self._index.check_new(ledger_id)
+                new = LedgerItem(ledger_id, created_ms)
+                planned = self._changed(ledgers=(*_items(self._index.infos), new))
+                return [self._put(planned)]
+
+            try:
+                writer = await self._context.ledgers.create(
+                    {"magnetar.managed-ledger": self.name}, with_ledger=with_ledger
+                )
+            except BadRevision as error:
+                raise self._fenced(error) from error
+            self._written(planned, writer.revision)
+            self._index.add(LedgerInfo(writer.ledger_id, created_ms))
+            return writer
+
+    async def remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
+        """Takes the ledgers that `choose` names, a head of the list, out of record and index."""
+        async with self.locked():
+            removed = choose()
+            if not removed:
+                return []
+            gone = {info.ledger_id for info in removed}
+            last = max(Position(info.ledger_id, info.entries - 1) for info in removed)
+            await self._write(
+                self._changed(
+                    ledgers=_items(i for i in self._index.infos if i.ledger_id not in gone),
+                    last_position=last,
+                    deleting=(*self._record.deleting, *sorted(gone)),
+                )
+            )
+            self._index.remove(gone)
+            return removed
+
+    def drop_empty(self, ledger_id: int) -> None:
+        """Takes an empty, closed ledger out of the index; the next write takes it off the record.
+
+        Until then it is the last of the record, where whoever opens it finds it empty again.
+        """
+        self._index.remove({ledger_id})
+        self._unlisted = (*self._unlisted, ledger_id)
+
+    def delete_retired_soon(self) -> None:
+        """Frees what the ledgers take that the record says are to be deleted."""
+        if self._record.deleting and not self._deleting:
+            self._deleting = True
+            self._context.tasks.start(self._delete_retired(), f"retire {self.name}")
+
+    async def _delete_retired(self) -> None:
+        try:
+            while retired := self._record.deleting:
+                for ledger_id in retired:
+                    await self._context.ledgers.delete(ledger_id)
+                left = tuple(i for i in self._record.deleting if i not in retired)
+                self._record = msgspec.structs.replace(self._record, deleting=left)
+        finally:
+            self._deleting = False
+
+    # -- the rest of the record
+
+    async def set_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Replaces the properties by what `change` makes of them."""
+        async with self.locked():
+            await self._write(self._changed(properties=change(self._record.properties)))
+
+    async def terminate(self, position: Position) -> None:
+        """Records where the log ends for good."""
+        async with self.locked():
+            await self._write(self._changed(terminated_at=position))
+
+    async def create_cursor(self, put: Put) -> int:
+        """Writes a new cursor's record; its revision. Needs `locked`."""
+        try:
+            return await self._context.store.put(put.key, put.value, expected=put.expected)
+        except BadRevision as error:
+            raise self._fenced(error) from error
+
+    async def delete_cursor(self, cursor_log: CursorLog) -> None:
+        """Deletes a cursor's record; its ledgers become this record's to delete."""
+        async with cursor_log.locked(), self.locked():
+            operations: list[Operation] = [Delete(cursor_log.key, cursor_log.revision)]
+            ledger_ids = cursor_log.ledger_ids
+            record = self._changed(deleting=(*self._record.deleting, *ledger_ids))
+            if ledger_ids:
+                operations.append(self._put(record))
+            try:
+                revision = await self._context.store.transact(operations)
+            except BadRevision as error:
+                raise self._fenced(error) from error
+            if ledger_ids:
+                self._written(record, revision)
+
+    # -- writing
+
+    def _changed(
+        self,
+        *,
+        ledgers: tuple[LedgerItem, ...] | None = None,
+        properties: dict[str, str] | None = None,
+        last_position: Position | None = None,
+        terminated_at: Position | None = None,
+        deleting: tuple[int, ...] | None = None,
+    ) -> ManagedLedgerRecord:
+        record = self._record
+        retired = record.deleting if deleting is None else deleting
+        return ManagedLedgerRecord(
+            created_ms=record.created_ms,
+            modified_ms=self._context.clock.now_ms(),
+            ledgers=_items(self._index.infos) if ledgers is None else ledgers,
+            properties=record.properties if properties is None else properties,
+            last_position=record.last_position if last_position is None else last_position,
+            terminated_at=record.terminated_at if terminated_at is None else terminated_at,
+            deleting=(*retired, *self._unlisted),
+        )
+
+    def _put(self, record: ManagedLedgerRecord) -> Put:
+        return Put(managed_ledger_key(self.name), encode(record), self._revision)
+
+    async def _write(self, record: ManagedLedgerRecord) -> None:
+        put = self._put(record)
+        try:
+            revision = await self._context.store.put(put.key, put.value, expected=put.expected)
+        except BadRevision as error:
+            raise self._fenced(error) from error
+        self._written(record, revision)
+
+    def _written(self, record: ManagedLedgerRecord, revision: int) -> None:
+        self._record, self._revision = record, revision
+        self._unlisted = tuple(i for i in self._unlisted if i not in record.deleting)
+
+    def _fenced(self, error: BadRevision) -> ManagedLedgerFenced:
+        fenced = ManagedLedgerFenced(f"{self.name} has another owner: {error}")
+        if self._on_fenced is not None:
+            self._on_fenced(fenced)
+        return fenced
+
+
+def _items(infos: Iterable[LedgerInfo]) -> tuple[LedgerItem, ...]:
+    """The list as the record has it: of a ledger that may grow, only that it is there."""
+    return tuple(
+        LedgerItem(info.ledger_id, info.created_ms, info.closed_ms, info.entries, info.size_bytes)
+        if info.closed_ms
+        else LedgerItem(info.ledger_id, info.created_ms)
+        for info in infos
+    )

@@ -1,0 +1,487 @@
+"""A topic's log: ledgers in a row, of which the last may grow, and the cursors on them.
+
+Parts: `LedgerIndex` (which entries there are), `Appender` (the writing end), `LedgerList` (the
+metadata record and the deletion of ledgers), the cursors, and the process-wide `EntryCache`.
+Opening an idle one writes nothing: the first append creates a ledger. Everything here belongs to
+the event loop's thread.
+
+Invariants: positions only grow, also over restarts; what was confirmed is readable until every
+durable cursor has passed it and retention lets it go; one owner writes, and a second one's first
+write fences the first. Follows ManagedLedgerImpl in what callers see.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from magnetar.bookie.api import NoSuchEntry, NoSuchLedger
+from magnetar.core.errors import Conflict, MagnetarError, NotFound
+from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.ledger.reader import LedgerReader, ReadableLedger
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger.appender import Appender, AppenderState, OnAppended
+from magnetar.managed_ledger.cache import CachedRun
+from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.cursor import Cursor, mark_delete_before
+from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.errors import CursorClosed
+from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
+from magnetar.managed_ledger.ledger_list import LedgerList
+from magnetar.managed_ledger.record import CursorRecord, cursor_key, encode
+from magnetar.managed_ledger.settings import Retention
+from magnetar.managed_ledger.stats import ManagedLedgerStats, managed_ledger_stats
+from magnetar.managed_ledger.trimming import consumed, trimmable
+from magnetar.metadata.store import ABSENT, Put
+
+READERS_MAX: Final = 16
+"""Closed ledgers whose readers are kept open; the rest are opened again when read."""
+
+log = structlog.get_logger("magnetar.managed_ledger")
+
+
+class ManagedLedger:
+    """See the module's text. Opened by a `ManagedLedgerFactory`."""
+
+    __slots__ = (
+        "_appender",
+        "_context",
+        "_cursors",
+        "_index",
+        "_list",
+        "_on_closed",
+        "_rank_opened",
+        "_readers",
+        "_runs",
+        "_trimming",
+        "broken_cursors",
+        "name",
+        "retention",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        index: LedgerIndex,
+        ledger_list: LedgerList,
+        context: Context,
+        on_closed: Callable[["ManagedLedger"], None],
+    ) -> None:
+        self.name = name
+        self.retention = Retention()
+        self.broken_cursors: dict[str, tuple[CursorLog, MagnetarError]] = {}
+        self._index = index
+        self._list = ledger_list
+        self._context = context
+        self._on_closed = on_closed
+        self._appender = Appender(self, name, index, context)
+        if ledger_list.record.terminated_at is not None:
+            self._appender.terminated()
+        ledger_list.when_fenced(self._appender.fence)
+        self._cursors: dict[str, Cursor] = {}
+        self._runs: dict[int, CachedRun] = {}
+        self._readers: dict[int, LedgerReader] = {}
+        self._rank_opened = index.rank_end
+        self._trimming = False
+
+    # -- what there is
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        return self._list.record.properties
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The greatest readable position; (ledger, -1) or EARLIEST where there never was one."""
+        return self._index.last_confirmed
+
+    @property
+    def first_position(self) -> Position:
+        """Just before the first kept entry."""
+        return self._index.first_position
+
+    @property
+    def entries_total(self) -> int:
+        return self._index.entries
+
+    @property
+    def bytes_total(self) -> int:
+        return self._index.size_bytes
+
+    @property
+    def entries_added(self) -> int:
+        """How many entries were appended since this was opened."""
+        return self._index.rank_end - self._rank_opened
+
+    @property
+    def ledgers(self) -> list[LedgerInfo]:
+        """The ledgers in order. To read, not to change."""
+        return self._index.infos
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]:
+        return self._cursors
+
+    @property
+    def terminated_at(self) -> Position | None:
+        """The last position of a terminated log."""
+        return self._list.record.terminated_at
+
+    @property
+    def terminated(self) -> bool:
+        return self._list.record.terminated_at is not None
+
+    @property
+    def created_ms(self) -> int:
+        return self._list.record.created_ms
+
+    @property
+    def state(self) -> str:
+        """As in Pulsar's internal stats."""
+        appender = self._appender
+        if appender.state is not AppenderState.OPEN:
+            return appender.state
+        if appender.rolling:
+            return "CreatingLedger" if appender.writer is None else "ClosingLedger"
+        return "ClosedLedger" if appender.writer is None else "LedgerOpened"
+
+    @property
+    def pending_appends(self) -> int:
+        """Groups that were appended and are not completed."""
+        return self._appender.pending
+
+    # -- appending
+
+    def append(self, entries: list[bytes], on_appended: OnAppended) -> None:
+        """Appends one or more entries as a group, all in one ledger and next to each other.
+
+        `on_appended(ledger id, first entry id, None)` once they are durable, or (-1, -1, error);
+        in the order of the calls, on the loop's thread, never from inside the call.
+        """
+        self._appender.append(entries, on_appended)
+
+    def add_append_listener(self, listener: Callable[[], None]) -> None:
+        """Has `listener` called after `last_confirmed` moved: once for all that one fsync moved."""
+        self._appender.listeners = (*self._appender.listeners, listener)
+
+    def remove_append_listener(self, listener: Callable[[], None]) -> None:
+        kept = tuple(other for other in self._appender.listeners if other != listener)
+        self._appender.listeners = kept
+
+    # -- for the appender
+
+    async def create_ledger(self) -> LedgerWriter:
+        writer = await self._list.create_ledger()
+        self._list.delete_retired_soon()
+        return writer
+
+    def ledger_ended(self, info: LedgerInfo) -> None:
+        if not info.entries:
+            self._list.drop_empty(info.ledger_id)
+            self._forget(info.ledger_id)
+        for ledger_id in [i for i, run in self._runs.items() if not len(run)]:
+            del self._runs[ledger_id]
+        self.trim_soon()
+
+    def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
+        old = self._runs.get(ledger_id)
+        if old is not None:
+            self._context.cache.forget(old)
+        run = self._runs[ledger_id] = CachedRun(ledger_id, first_entry)
+        return run
+
+    # -- reading
+
+    def read_cached(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry] | None:
+        """Entries from `start` (inclusive) on that are in memory, of one ledger.
+
+        None where the first is not, so that `read` is needed; [] where there is none yet.
+        """
+        ledger_id, entry_id = start
+        run = self._runs.get(ledger_id)
+        if run is not None:
+            found = run.read(entry_id, entries_max, bytes_max)
+            if found is not None:
+                self._context.cache.hits += 1
+                return found
+        place = self._index.locate(ledger_id, entry_id)
+        if place is None:
+            return []
+        info, entry_id = place
+        run = self._runs.get(info.ledger_id)
+        found = None if run is None else run.read(entry_id, entries_max, bytes_max)
+        if found is None:
+            self._context.cache.misses += 1
+        else:
+            self._context.cache.hits += 1
+        return found
+
+    async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Entries from `start` (inclusive) on, at least one where there is one, of one ledger.
+
+        Ends of ledgers and what was trimmed are skipped.
+        """
+        cached = self.read_cached(start, entries_max, bytes_max)
+        while cached is None:
+            place = self._index.locate(*start)
+            if place is None:
+                return []
+            info, first = place
+            last = min(first + entries_max, info.entries) - 1
+            try:
+                reader = await self._reader(info.ledger_id)
+                stored = await reader.read(first, last, bytes_max=bytes_max)
+            except (NoSuchLedger, NoSuchEntry):
+                if self._index.get(info.ledger_id) is info:
+                    raise
+                continue  # trimmed meanwhile: what is kept comes after it
+            ledger_id = info.ledger_id
+            return [Entry(ledger_id, entry.entry_id, entry.data) for entry in stored]
+        return cached
+
+    async def read_entry(self, position: Position) -> Entry:
+        """One entry; raises NotFound where there is none at this position."""
+        if not 0 <= position.entry_id <= self._index.last_entry_of(position.ledger_id):
+            raise NotFound(f"no entry {position} in {self.name}")
+        entries = await self.read(position, 1, 1)
+        if not entries or entries[0].position != position:
+            raise NotFound(f"no entry {position} in {self.name}")
+        return entries[0]
+
+    async def _reader(self, ledger_id: int) -> ReadableLedger:
+        writer = self._appender.writer
+        if writer is not None and writer.ledger_id == ledger_id:
+            return writer
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            reader = await self._context.ledgers.open(ledger_id, recover=False)
+            if len(self._readers) >= READERS_MAX:
+                del self._readers[next(iter(self._readers))]
+            self._readers[ledger_id] = reader
+        return reader
+
+    async def find_by(self, predicate: Callable[[bytes], bool]) -> Position | None:
+        """The last entry for which `predicate` holds, where it holds for a head of the log.
+
+        A binary search that reads about log2(entries) of them.
+        """
+        low = self._index.rank_end - self._index.entries
+        high = self._index.rank_end
+        found: Position | None = None
+        while low < high:
+            middle = (low + high + 1) // 2
+            position = self._index.position_at(middle)
+            if predicate((await self.read_entry(position)).data):
+                low, found = middle, position
+            else:
+                high = middle - 1
+        return found
+
+    # -- positions
+
+    def next_position(self, position: Position) -> Position:
+        """The first entry after `position`, or where the next one will be or sort after."""
+        return self._index.next_position(*position)
+
+    def previous_position(self, position: Position) -> Position:
+        """The last entry before `position`, or `first_position`."""
+        return self._index.previous_position(*position)
+
+    def entries_between(self, after: Position, upto: Position) -> int:
+        """How many entries are after `after` and at or before `upto`."""
+        return max(self._index.rank(*upto) - self._index.rank(*after), 0)
+
+    # -- cursors
+
+    async def open_cursor(
+        self,
+        name: str,
+        *,
+        initial: Position | str = LATEST,
+        properties: Mapping[str, str] | None = None,
+    ) -> Cursor:
+        """The durable cursor of this name. One that is new reads `initial` first.
+
+        `initial` is a position, or "earliest" or "latest". Raises CursorCorrupt where its stored
+        state cannot be read, Conflict where a non-durable cursor has the name.
+        """
+        self._check_open()
+        async with self._list.locked():
+            if (existing := self._cursors.get(name)) is not None:
+                if not existing.durable:
+                    raise Conflict(f"{name} is a non-durable cursor of {self.name}")
+                return existing
+            if name in self.broken_cursors:
+                raise self.broken_cursors[name][1]
+            self._check_open()
+            now_ms = self._context.clock.now_ms()
+            record = CursorRecord(
+                mark_delete=mark_delete_before(self._index, _named(initial)),
+                created_ms=now_ms,
+                last_active_ms=now_ms,
+                switched_ms=now_ms,
+                properties=dict(properties or {}),
+            )
+            put = Put(cursor_key(self.name, name), encode(record), ABSENT)
+            revision = await self._list.create_cursor(put)
+            cursor_log = CursorLog(self._context, self.name, name, record, revision)
+            return self.adopt(
+                Cursor(name, self, self._index, record.mark_delete, self._context, cursor_log)
+            )
+
+    def new_non_durable_cursor(self, name: str, start: Position) -> Cursor:
+        """A cursor that lives in memory only, holds no data, and reads `start` first."""
+        self._check_open()
+        existing = self._cursors.get(name)
+        if existing is not None and existing.durable:
+            raise Conflict(f"{name} is a durable cursor of {self.name}")
+        mark = mark_delete_before(self._index, start)
+        return self.adopt(Cursor(name, self, self._index, mark, self._context, None))
+
+    def adopt(self, cursor: Cursor) -> Cursor:
+        """Takes a cursor that was created or read back into the list."""
+        self._cursors[cursor.name] = cursor
+        # Entries that no cursor will read need not be kept in memory.
+        self._appender.caching = True
+        return cursor
+
+    async def delete_cursor(self, name: str) -> None:
+        """Deletes the cursor and what it stored. Raises NotFound."""
+        cursor = self._cursors.get(name)
+        if cursor is None and name not in self.broken_cursors:
+            raise NotFound(f"no cursor {name} in {self.name}")
+        cursor_log = self.broken_cursors[name][0] if cursor is None else cursor.log
+        if cursor_log is not None:
+            await self._list.delete_cursor(cursor_log)
+        if cursor is not None:
+            cursor.abandon(CursorClosed(f"cursor {name} was deleted"))
+        if self._cursors.get(name) is cursor:
+            self._cursors.pop(name, None)
+        self.broken_cursors.pop(name, None)
+        self._appender.caching = bool(self._cursors)
+        self._list.delete_retired_soon()
+        self.trim_soon()
+
+    # -- trimming
+
+    def set_retention(self, size_bytes: int, time_ms: int) -> None:
+        """How much of what is consumed is kept; -1 is no limit, 0 and 0 keep nothing."""
+        self.retention = Retention(size_bytes, time_ms)
+
+    def _consumed_rank(self) -> int:
+        """The rank up to which every durable cursor has consumed."""
+        marks = [c.mark_delete for c in self._cursors.values() if c.durable]
+        marks += [log.record.mark_delete for log, _ in self.broken_cursors.values()]
+        return min((self._index.rank(*mark) for mark in marks), default=self._index.rank_end)
+
+    def _trimmable(self) -> list[LedgerInfo]:
+        now_ms = self._context.clock.now_ms()
+        return trimmable(self._index, self._consumed_rank(), self.retention, now_ms)
+
+    async def trim(self) -> None:
+        """Deletes the closed ledgers that no durable cursor needs and retention lets go."""
+        if self._appender.state in (AppenderState.OPEN, AppenderState.TERMINATED):
+            await self._remove(self._trimmable)
+
+    async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:
+        if not choose():
+            return
+        for info in await self._list.remove_ledgers(choose):
+            self._forget(info.ledger_id)
+        self._list.delete_retired_soon()
+
+    def trim_soon(self) -> None:
+        """Trims in the background, where there is something to trim."""
+        if not self._trimming and self._trimmable():
+            self._trimming = True
+            self._context.tasks.start(self._trim_now(), f"trim {self.name}")
+
+    async def _trim_now(self) -> None:
+        try:
+            await self.trim()
+        finally:
+            self._trimming = False
+
+    def _forget(self, ledger_id: int) -> None:
+        """Lets go of what is in memory of a ledger that is gone."""
+        self._readers.pop(ledger_id, None)
+        if (run := self._runs.pop(ledger_id, None)) is not None:
+            self._context.cache.forget(run)
+
+    async def truncate(self) -> None:
+        """Deletes everything readable now, whatever retention says; all cursors skip it."""
+        self._check_open()
+        await self._appender.roll_over()
+        upto = self.last_confirmed
+        for cursor in self._cursors.values():
+            cursor.ack_cumulative(upto)
+        rank = self._index.rank(*upto)
+        await self._remove(lambda: consumed(self._index, min(rank, self._consumed_rank())))
+
+    # -- properties and life
+
+    def stats(self) -> ManagedLedgerStats:
+        """A snapshot for people."""
+        return managed_ledger_stats(self)
+
+    async def set_properties(self, updates: Mapping[str, str]) -> None:
+        """Adds or replaces properties; durable when this returns."""
+        await self._list.set_properties(lambda before: {**before, **updates})
+
+    async def delete_property(self, key: str) -> None:
+        """Removes a property if it is there."""
+        await self._list.set_properties(
+            lambda before: {name: value for name, value in before.items() if name != key}
+        )
+
+    async def roll_over(self) -> None:
+        """Closes the newest ledger; the next append begins a new one."""
+        self._check_open()
+        await self._appender.roll_over()
+
+    async def terminate(self) -> Position:
+        """Takes no more entries, ever; the position of the last one."""
+        if self.terminated_at is not None:
+            return self.terminated_at
+        self._check_open()
+        await self._appender.finish(AppenderState.TERMINATED)
+        await self._list.terminate(self.last_confirmed)
+        return self.last_confirmed
+
+    async def close(self) -> None:
+        """Completes what was appended, writes the cursors, and lets go of everything. Idempotent.
+
+        A fenced one only lets go.
+        """
+        try:
+            await self._appender.finish(AppenderState.CLOSED)
+            for cursor in list(self._cursors.values()):
+                try:
+                    await cursor.close()
+                except MagnetarError as error:
+                    log.warning("cursor not closed", cursor=cursor.name, error=str(error))
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Lets go of everything without writing."""
+        error = CursorClosed(f"{self.name} is closed")
+        self._appender.close_now()
+        for cursor in self._cursors.values():
+            cursor.abandon(error)
+        for run in self._runs.values():
+            self._context.cache.forget(run)
+        self._runs.clear()
+        self._on_closed(self)
+
+    def _check_open(self) -> None:
+        error = self._appender.error
+        if error is not None and self._appender.state is not AppenderState.TERMINATED:
+            raise error
+
+
+def _named(initial: Position | str) -> Position:
+    if isinstance(initial, Position):
+        return initial
+    return {"earliest": EARLIEST, "latest": LATEST}[initial]

@@ -1,0 +1,188 @@
+"""Opens a managed ledger, and deletes one.
+
+Opening reads the record, ends the newest ledger if its last owner did not (which fences that owner)
+and reads the cursors back. Nothing is written unless there was something to end or to finish, so
+opening idle topics is cheap. A cursor that cannot be read back does not keep the topic from being
+opened: it stands in `broken_cursors`, holds its data back as of its record, and opening it raises
+what is wrong with it, until it is deleted.
+
+Deleting marks the record first; whoever finds the mark finishes the deletion.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import structlog
+
+from magnetar.core.errors import MetadataError, NotFound
+from magnetar.core.ids import Position
+from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.errors import CursorCorrupt
+from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
+from magnetar.managed_ledger.ledger_list import LedgerList
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.record import (
+    NO_LEDGER,
+    ManagedLedgerRecord,
+    cursor_name,
+    cursors_prefix,
+    decode_cursor,
+    decode_managed_ledger,
+    encode,
+    managed_ledger_key,
+)
+from magnetar.metadata.store import ABSENT, BadRevision, Record
+
+CURSORS_LOADED_AT_ONCE_MAX: Final = 32
+ATTEMPTS_MAX: Final = 8
+
+log = structlog.get_logger("magnetar.managed_ledger")
+
+
+async def open_managed_ledger(
+    name: str,
+    context: Context,
+    *,
+    create: bool,
+    on_closed: Callable[[ManagedLedger], None],
+) -> ManagedLedger:
+    """Raises NotFound where it does not exist and is not to be created."""
+    record, revision = await _record(name, context, create=create)
+    index = LedgerIndex(record.last_position)
+    ledger_list = LedgerList(name, record, revision, index, context)
+    await _load_ledgers(record, index, ledger_list, context)
+    managed_ledger = ManagedLedger(name, index, ledger_list, context, on_closed)
+    cursors = await context.store.list(cursors_prefix(name))
+    for start in range(0, len(cursors), CURSORS_LOADED_AT_ONCE_MAX):
+        some = cursors[start : start + CURSORS_LOADED_AT_ONCE_MAX]
+        await asyncio.gather(
+            *(_load_cursor(managed_ledger, index, stored, context) for stored in some)
+        )
+    ledger_list.delete_retired_soon()
+    managed_ledger.trim_soon()
+    return managed_ledger
+
+
+async def _record(name: str, context: Context, *, create: bool) -> tuple[ManagedLedgerRecord, int]:
+    key = managed_ledger_key(name)
+    for _ in range(ATTEMPTS_MAX):
+        stored = await context.store.get(key)
+        if stored is not None:
+            record = decode_managed_ledger(key, stored.value)
+            if not record.deleted:
+                return record, stored.revision
+            await _finish_deletion(name, record, stored.revision, context)
+        if not create:
+            raise NotFound(f"managed ledger {name} does not exist")
+        now_ms = context.clock.now_ms()
+        record = ManagedLedgerRecord(created_ms=now_ms, modified_ms=now_ms)
+        try:
+            return record, await context.store.put(key, encode(record), expected=ABSENT)
+        except BadRevision:
+            continue  # someone else created it meanwhile
+    raise MetadataError(f"{key} changed {ATTEMPTS_MAX} times while it was opened")
+
+
+async def _load_ledgers(
+    record: ManagedLedgerRecord, index: LedgerIndex, ledger_list: LedgerList, context: Context
+) -> None:
+    for item in record.ledgers:
+        if item.closed_ms:
+            index.add(
+                LedgerInfo(
+                    item.ledger_id,
+                    item.created_ms,
+                    entries=item.entries,
+                    size_bytes=item.size_bytes,
+                    closed_ms=item.closed_ms,
+                )
+            )
+            continue
+        if item is not record.ledgers[-1]:
+            raise MetadataError(
+                f"{managed_ledger_key(ledger_list.name)}: ledger {item.ledger_id} is unfinished, "
+                "but not the last"
+            )
+        reader = await context.ledgers.open(item.ledger_id, recover=True)
+        info = LedgerInfo(
+            item.ledger_id,
+            item.created_ms,
+            entries=reader.last_entry + 1,
+            size_bytes=reader.length_bytes,
+            closed_ms=max(reader.metadata.closed_ms, 1),
+        )
+        index.add(info)
+        if not info.entries:
+            ledger_list.drop_empty(info.ledger_id)
+
+
+async def _load_cursor(
+    managed_ledger: ManagedLedger, index: LedgerIndex, stored: Record, context: Context
+) -> None:
+    name = cursor_name(stored.key)
+    record = decode_cursor(stored.key, stored.value)
+    cursor_log = CursorLog(context, managed_ledger.name, name, record, stored.revision)
+    try:
+        state = await cursor_log.load()
+    except CursorCorrupt as error:
+        log.error("cursor cannot be read", error=str(error))
+        managed_ledger.broken_cursors[name] = (cursor_log, error)
+        return
+    mark = state.mark_delete
+    if mark > index.last_confirmed:
+        # Only confirmed entries can be acked: the log itself must have lost some.
+        log.error(
+            "cursor is beyond the log",
+            cursor=stored.key,
+            mark_delete=str(mark),
+            last_confirmed=str(index.last_confirmed),
+        )
+        mark = index.last_confirmed
+    cursor = Cursor(name, managed_ledger, index, Position(*mark), context, cursor_log)
+    cursor.restore(state.holes, state.batches)
+    cursor.skip_acked()
+    managed_ledger.adopt(cursor)
+    if record.deleting:
+        context.tasks.start(cursor_log.delete_retired(), f"retire {stored.key}")
+
+
+async def delete_managed_ledger(name: str, context: Context) -> None:
+    """Deletes it with its cursors. Raises NotFound."""
+    key = managed_ledger_key(name)
+    for _ in range(ATTEMPTS_MAX):
+        stored = await context.store.get(key)
+        if stored is None:
+            raise NotFound(f"managed ledger {name} does not exist")
+        record = decode_managed_ledger(key, stored.value)
+        revision = stored.revision
+        if not record.deleted:
+            marked = msgspec.structs.replace(record, deleted=True)
+            try:
+                revision = await context.store.put(key, encode(marked), expected=revision)
+            except BadRevision:
+                continue  # its owner wrote: what it wrote is to be deleted too
+        await _finish_deletion(name, record, revision, context)
+        return
+    raise MetadataError(f"{key} changed {ATTEMPTS_MAX} times while it was deleted")
+
+
+async def _finish_deletion(
+    name: str, record: ManagedLedgerRecord, revision: int, context: Context
+) -> None:
+    for stored in await context.store.list(cursors_prefix(name)):
+        cursor = decode_cursor(stored.key, stored.value)
+        for ledger_id in (cursor.ledger_id, *cursor.deleting):
+            if ledger_id != NO_LEDGER:
+                await context.ledgers.delete(ledger_id)
+        await context.store.delete(stored.key)
+    for ledger_id in (*(item.ledger_id for item in record.ledgers), *record.deleting):
+        await context.ledgers.delete(ledger_id)
+    try:
+        await context.store.delete(managed_ledger_key(name), expected=revision)
+    except BadRevision as error:
+        if error.actual != ABSENT:
+            raise

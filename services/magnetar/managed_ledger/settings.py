@@ -1,0 +1,33 @@
+"""The managed ledger's own settings, with Pulsar's defaults. A broker fills them from its own."""
+
+from dataclasses import dataclass
+from typing import Final
+
+MIB: Final = 1 << 20
+MINUTE_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedLedgerSettings:
+    """Bounds of every managed ledger of a process.
+
+    A ledger is rolled over at the next append once it is older than `rollover_ms_max`, or older
+    than `rollover_ms_min` with `rollover_entries_max` entries or `rollover_bytes_max` bytes
+    (managedLedgerMaxEntriesPerLedger and its neighbours). The cache's bound is over all topics;
+    `pending_bytes_max` bounds what one topic queues while it has no writable ledger.
+    """
+
+    rollover_entries_max: int = 50_000
+    rollover_bytes_max: int = 2048 * MIB
+    rollover_ms_max: int = 240 * MINUTE_MS
+    rollover_ms_min: int = 10 * MINUTE_MS
+    cache_bytes_max: int = 64 * MIB
+    pending_bytes_max: int = 64 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long consumed ledgers are kept: the earlier limit counts, -1 is no limit (E1)."""
+
+    size_bytes: int = 0
+    time_ms: int = 0
