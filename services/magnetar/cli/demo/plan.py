@@ -40,9 +40,9 @@ def make_plan(seed: int, *, server_kills: int, consumer_changes: int) -> list[St
     consumers = CONSUMERS_AT_START
     steps: list[Step] = []
     for at in _spread(draw, consumer_changes):
-        actions = [Action.JOIN] if consumers < CONSUMERS_MAX else []
-        if consumers > CONSUMERS_MIN:
-            actions += [Action.LEAVE, Action.KILL_CONSUMER]
+        # The fewer there are, the likelier it is that one joins.
+        actions = [Action.JOIN] * (CONSUMERS_MAX - consumers)
+        actions += [Action.LEAVE, Action.KILL_CONSUMER] * (consumers - CONSUMERS_MIN)
         action = draw.choice(actions)
         consumers += 1 if action is Action.JOIN else -1
         steps.append(Step(at, action, draw.random()))

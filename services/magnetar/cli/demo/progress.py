@@ -19,5 +19,6 @@ class Progress:
     restart_s: list[float] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
     started: float = 0.0
+    """When the first message was sent; the two below count from it."""
     receipted_all_s: float = 0.0
     seen_all_s: float = 0.0

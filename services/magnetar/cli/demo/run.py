@@ -83,7 +83,7 @@ class Demo:
     async def _start(self) -> None:
         await self._server.start()
         await create_partitioned_topic(self._server.http_url, self._topic, PARTITIONS)
-        self.progress.started = self._last_report = time.monotonic()
+        self._last_report = time.monotonic()
         for _ in range(CONSUMERS_AT_START):
             await self._join()
         arguments = ["--service-url", self._server.service_url, "--topic", self._topic]
@@ -110,6 +110,7 @@ class Demo:
                 progress.sent += number
         now = time.monotonic()
         self._last_report = now
+        progress.started = progress.started or now
         if self._killed_at and progress.server_up:
             progress.recovery_s.append(now - self._killed_at)
             self._killed_at = 0.0
