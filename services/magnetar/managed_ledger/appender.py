@@ -21,10 +21,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-import structlog
-
 from magnetar.bookie.api import LedgerFenced
 from magnetar.core.errors import MagnetarError, PersistenceError, TopicTerminated
+from magnetar.core.log import get_logger
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.cache import CachedRun
 from magnetar.managed_ledger.context import Context
@@ -41,7 +40,7 @@ TERMINATED_TEXT: Final = "Topic was already terminated"
 
 OnAppended = Callable[[int, int, MagnetarError | None], None]
 
-log = structlog.get_logger("magnetar.managed_ledger.appender")
+log = get_logger("magnetar.managed_ledger.appender")
 
 
 class AppenderState(StrEnum):
@@ -261,8 +260,7 @@ class Appender:
         if not self._sent:
             return
         if isinstance(error, LedgerFenced):
-            self._end(AppenderState.FENCED, ManagedLedgerFenced(f"{self._name}: {error}"))
-            self._fail_all(error)
+            self.fence(ManagedLedgerFenced(f"{self._name}: {error}"))
             return
         log.warning("append failed", managed_ledger=self._name, error=str(error))
         self._queued = deque([*self._sent, *self._queued])

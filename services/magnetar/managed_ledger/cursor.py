@@ -16,11 +16,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-import structlog
-
 from magnetar.bookie.api import LedgerFenced
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.ids import Position
+from magnetar.core.log import get_logger
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
@@ -32,7 +31,7 @@ RANGES_SHOWN_MAX: Final = 1_000
 
 OnDurable = Callable[[MagnetarError | None], None]
 
-log = structlog.get_logger("magnetar.managed_ledger.cursor")
+log = get_logger("magnetar.managed_ledger.cursor")
 
 
 class CursorOwner(Protocol):
@@ -168,6 +167,7 @@ class Cursor(AckState):
             await self._log.roll(self)
             error = None
         except MagnetarError as failure:
+            log.warning("cursor not written", cursor=self.name, error=str(failure))
             error = failure
         finally:
             self._finish(error)

@@ -10,10 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, NotFound
+from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
@@ -36,7 +35,7 @@ from magnetar.metadata.store import MetadataStore
 
 CLOSED_AT_ONCE_MAX: Final = 64
 
-log = structlog.get_logger("magnetar.managed_ledger")
+log = get_logger("magnetar.managed_ledger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +91,15 @@ class ManagedLedgerFactory:
         Raises NotFound where it does not exist and `create` is false.
         """
         managed_ledger = self._open.get(name)
-        if managed_ledger is not None:
+        if managed_ledger is not None and not managed_ledger.fenced:
             return managed_ledger
         async with self._locked(name):
             self._check_open()
             managed_ledger = self._open.get(name)
+            if managed_ledger is not None and managed_ledger.fenced:
+                # Owned here again: what the other owner wrote in between is to be read.
+                managed_ledger.abandon()
+                managed_ledger = None
             if managed_ledger is None:
                 managed_ledger = await open_managed_ledger(
                     name, self._context, create=create, on_closed=self._forget

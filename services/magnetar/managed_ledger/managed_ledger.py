@@ -11,14 +11,10 @@ write fences the first. Follows ManagedLedgerImpl in what callers see.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
-import structlog
-
-from magnetar.bookie.api import NoSuchEntry, NoSuchLedger
 from magnetar.core.errors import Conflict, MagnetarError, NotFound
 from magnetar.core.ids import EARLIEST, LATEST, Position
-from magnetar.ledger.reader import LedgerReader, ReadableLedger
+from magnetar.core.log import get_logger
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.appender import Appender, AppenderState, OnAppended
 from magnetar.managed_ledger.cache import CachedRun
@@ -26,6 +22,7 @@ from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor import Cursor, mark_delete_before
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.entry_source import EntrySource
 from magnetar.managed_ledger.errors import CursorClosed
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
@@ -35,10 +32,7 @@ from magnetar.managed_ledger.stats import ManagedLedgerStats, managed_ledger_sta
 from magnetar.managed_ledger.trimming import consumed, trimmable
 from magnetar.metadata.store import ABSENT, Put
 
-READERS_MAX: Final = 16
-"""Closed ledgers whose readers are kept open; the rest are opened again when read."""
-
-log = structlog.get_logger("magnetar.managed_ledger")
+log = get_logger("magnetar.managed_ledger")
 
 
 class ManagedLedger:
@@ -52,8 +46,7 @@ class ManagedLedger:
         "_list",
         "_on_closed",
         "_rank_opened",
-        "_readers",
-        "_runs",
+        "_source",
         "_trimming",
         "broken_cursors",
         "name",
@@ -69,7 +62,7 @@ class ManagedLedger:
         on_closed: Callable[["ManagedLedger"], None],
     ) -> None:
         self.name = name
-        self.retention = Retention()
+        self.retention: Retention | None = None
         self.broken_cursors: dict[str, tuple[CursorLog, MagnetarError]] = {}
         self._index = index
         self._list = ledger_list
@@ -78,10 +71,9 @@ class ManagedLedger:
         self._appender = Appender(self, name, index, context)
         if ledger_list.record.terminated_at is not None:
             self._appender.terminated()
+        self._source = EntrySource(name, index, self._appender, context)
         ledger_list.when_fenced(self._appender.fence)
         self._cursors: dict[str, Cursor] = {}
-        self._runs: dict[int, CachedRun] = {}
-        self._readers: dict[int, LedgerReader] = {}
         self._rank_opened = index.rank_end
         self._trimming = False
 
@@ -137,6 +129,11 @@ class ManagedLedger:
         return self._list.record.created_ms
 
     @property
+    def fenced(self) -> bool:
+        """Whether another owner took over: this instance is of no use any more."""
+        return self._appender.state is AppenderState.FENCED
+
+    @property
     def state(self) -> str:
         """As in Pulsar's internal stats."""
         appender = self._appender
@@ -179,17 +176,12 @@ class ManagedLedger:
     def ledger_ended(self, info: LedgerInfo) -> None:
         if not info.entries:
             self._list.drop_empty(info.ledger_id)
-            self._forget(info.ledger_id)
-        for ledger_id in [i for i, run in self._runs.items() if not len(run)]:
-            del self._runs[ledger_id]
+            self._source.forget(info.ledger_id)
+        self._source.sweep()
         self.trim_soon()
 
     def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
-        old = self._runs.get(ledger_id)
-        if old is not None:
-            self._context.cache.forget(old)
-        run = self._runs[ledger_id] = CachedRun(ledger_id, first_entry)
-        return run
+        return self._source.run_of(ledger_id, first_entry)
 
     # -- reading
 
@@ -198,85 +190,25 @@ class ManagedLedger:
 
         None where the first is not, so that `read` is needed; [] where there is none yet.
         """
-        ledger_id, entry_id = start
-        run = self._runs.get(ledger_id)
-        if run is not None:
-            found = run.read(entry_id, entries_max, bytes_max)
-            if found is not None:
-                self._context.cache.hits += 1
-                return found
-        place = self._index.locate(ledger_id, entry_id)
-        if place is None:
-            return []
-        info, entry_id = place
-        run = self._runs.get(info.ledger_id)
-        found = None if run is None else run.read(entry_id, entries_max, bytes_max)
-        if found is None:
-            self._context.cache.misses += 1
-        else:
-            self._context.cache.hits += 1
-        return found
+        return self._source.read_cached(start, entries_max, bytes_max)
 
     async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]:
         """Entries from `start` (inclusive) on, at least one where there is one, of one ledger.
 
         Ends of ledgers and what was trimmed are skipped.
         """
-        cached = self.read_cached(start, entries_max, bytes_max)
-        while cached is None:
-            place = self._index.locate(*start)
-            if place is None:
-                return []
-            info, first = place
-            last = min(first + entries_max, info.entries) - 1
-            try:
-                reader = await self._reader(info.ledger_id)
-                stored = await reader.read(first, last, bytes_max=bytes_max)
-            except (NoSuchLedger, NoSuchEntry):
-                if self._index.get(info.ledger_id) is info:
-                    raise
-                continue  # trimmed meanwhile: what is kept comes after it
-            ledger_id = info.ledger_id
-            return [Entry(ledger_id, entry.entry_id, entry.data) for entry in stored]
-        return cached
+        return await self._source.read(start, entries_max, bytes_max)
 
     async def read_entry(self, position: Position) -> Entry:
         """One entry; raises NotFound where there is none at this position."""
-        if not 0 <= position.entry_id <= self._index.last_entry_of(position.ledger_id):
-            raise NotFound(f"no entry {position} in {self.name}")
-        entries = await self.read(position, 1, 1)
-        if not entries or entries[0].position != position:
-            raise NotFound(f"no entry {position} in {self.name}")
-        return entries[0]
-
-    async def _reader(self, ledger_id: int) -> ReadableLedger:
-        writer = self._appender.writer
-        if writer is not None and writer.ledger_id == ledger_id:
-            return writer
-        reader = self._readers.get(ledger_id)
-        if reader is None:
-            reader = await self._context.ledgers.open(ledger_id, recover=False)
-            if len(self._readers) >= READERS_MAX:
-                del self._readers[next(iter(self._readers))]
-            self._readers[ledger_id] = reader
-        return reader
+        return await self._source.read_entry(position)
 
     async def find_by(self, predicate: Callable[[bytes], bool]) -> Position | None:
         """The last entry for which `predicate` holds, where it holds for a head of the log.
 
         A binary search that reads about log2(entries) of them.
         """
-        low = self._index.rank_end - self._index.entries
-        high = self._index.rank_end
-        found: Position | None = None
-        while low < high:
-            middle = (low + high + 1) // 2
-            position = self._index.position_at(middle)
-            if predicate((await self.read_entry(position)).data):
-                low, found = middle, position
-            else:
-                high = middle - 1
-        return found
+        return await self._source.find_by(predicate)
 
     # -- positions
 
@@ -366,18 +298,23 @@ class ManagedLedger:
     # -- trimming
 
     def set_retention(self, size_bytes: int, time_ms: int) -> None:
-        """How much of what is consumed is kept; -1 is no limit, 0 and 0 keep nothing."""
+        """How much of what is consumed is kept; -1 is no limit, 0 and 0 keep nothing.
+
+        Until it is told, nothing is trimmed but by calls of `trim`, for which it then is 0 and 0.
+        """
         self.retention = Retention(size_bytes, time_ms)
+        self.trim_soon()
 
     def _consumed_rank(self) -> int:
         """The rank up to which every durable cursor has consumed."""
+        if self.broken_cursors:
+            return 0  # nobody knows what they still need
         marks = [c.mark_delete for c in self._cursors.values() if c.durable]
-        marks += [log.record.mark_delete for log, _ in self.broken_cursors.values()]
         return min((self._index.rank(*mark) for mark in marks), default=self._index.rank_end)
 
     def _trimmable(self) -> list[LedgerInfo]:
         now_ms = self._context.clock.now_ms()
-        return trimmable(self._index, self._consumed_rank(), self.retention, now_ms)
+        return trimmable(self._index, self._consumed_rank(), self.retention or Retention(), now_ms)
 
     async def trim(self) -> None:
         """Deletes the closed ledgers that no durable cursor needs and retention lets go."""
@@ -388,12 +325,12 @@ class ManagedLedger:
         if not choose():
             return
         for info in await self._list.remove_ledgers(choose):
-            self._forget(info.ledger_id)
+            self._source.forget(info.ledger_id)
         self._list.delete_retired_soon()
 
     def trim_soon(self) -> None:
-        """Trims in the background, where there is something to trim."""
-        if not self._trimming and self._trimmable():
+        """Trims in the background, where retention is known and there is something to trim."""
+        if self.retention is not None and not self._trimming and self._trimmable():
             self._trimming = True
             self._context.tasks.start(self._trim_now(), f"trim {self.name}")
 
@@ -402,12 +339,6 @@ class ManagedLedger:
             await self.trim()
         finally:
             self._trimming = False
-
-    def _forget(self, ledger_id: int) -> None:
-        """Lets go of what is in memory of a ledger that is gone."""
-        self._readers.pop(ledger_id, None)
-        if (run := self._runs.pop(ledger_id, None)) is not None:
-            self._context.cache.forget(run)
 
     async def truncate(self) -> None:
         """Deletes everything readable now, whatever retention says; all cursors skip it."""
@@ -470,9 +401,7 @@ class ManagedLedger:
         self._appender.close_now()
         for cursor in self._cursors.values():
             cursor.abandon(error)
-        for run in self._runs.values():
-            self._context.cache.forget(run)
-        self._runs.clear()
+        self._source.forget_all()
         self._on_closed(self)
 
     def _check_open(self) -> None:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-import structlog
 
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import Position
+from magnetar.core.log import get_logger
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.cursor_log import CursorLog
@@ -40,7 +40,7 @@ from magnetar.metadata.store import ABSENT, BadRevision, Record
 CURSORS_LOADED_AT_ONCE_MAX: Final = 32
 ATTEMPTS_MAX: Final = 8
 
-log = structlog.get_logger("magnetar.managed_ledger")
+log = get_logger("magnetar.managed_ledger")
 
 
 async def open_managed_ledger(
