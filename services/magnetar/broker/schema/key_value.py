@@ -1,0 +1,52 @@
+"""KEY_VALUE schemas: two schemas in one.
+
+The definition is the key's and the value's, each after its length (4 bytes, big-endian, -1 for
+none). Their types, names and properties stand in the properties `key.schema.type`,
+`key.schema.name`, `key.schema.properties` (JSON) and the same with `value`; a type that is not
+given is BYTES. `kv.encoding.type` says whether the key travels in the payload (INLINE) or as the
+message's key (SEPARATED); Pulsar does not compare it.
+"""
+
+from typing import Final
+
+import msgspec
+
+from magnetar.broker.schema.model import InvalidSchemaData, SchemaInfo, SchemaType
+
+_LENGTH_BYTES: Final = 4
+_MALFORMED: Final = "Invalid schema definition data for KEY_VALUE schema"
+
+
+def split_key_value(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
+    """The key's and the value's schema; raises InvalidSchemaData."""
+    key, rest = _take(schema.data)
+    value, _ = _take(rest)
+    return _part(schema, "key", key), _part(schema, "value", value)
+
+
+def _take(data: bytes) -> tuple[bytes, bytes]:
+    if len(data) < _LENGTH_BYTES:
+        raise InvalidSchemaData(_MALFORMED)
+    length = int.from_bytes(data[:_LENGTH_BYTES], "big", signed=True)
+    rest = data[_LENGTH_BYTES:]
+    if length == -1:
+        return b"", rest
+    if not 0 <= length <= len(rest):
+        raise InvalidSchemaData(_MALFORMED)
+    return rest[:length], rest[length:]
+
+
+def _part(schema: SchemaInfo, part: str, data: bytes) -> SchemaInfo:
+    name = schema.properties.get(f"{part}.schema.type", SchemaType.BYTES.name)
+    try:
+        kind = SchemaType[name]
+    except KeyError as error:
+        raise InvalidSchemaData(f"Unknown schema type : {name}") from error
+    encoded = schema.properties.get(f"{part}.schema.properties")
+    properties: dict[str, str] = {}
+    if encoded:
+        try:
+            properties = msgspec.json.decode(encoded, type=dict[str, str])
+        except msgspec.MsgspecError as error:
+            raise InvalidSchemaData(_MALFORMED) from error
+    return SchemaInfo(kind, data, properties, schema.properties.get(f"{part}.schema.name", ""))

@@ -1,0 +1,391 @@
+"""Schemas of topics: versioned, in the metadata store, under their compatibility strategy.
+
+A topic and all its partitions share one sequence of versions:
+
+    /schemas/{tenant}/{namespace}/{topic}                 newest version number
+    /schemas/{tenant}/{namespace}/{topic}/{version, hex}  one version, never changed
+
+A new version and the head's new number are one transaction against the head that was read, so
+that two brokers or tasks cannot give one number twice, nor check against what is no longer the
+latest. Registering what is registered gives its existing version. Deleting appends a tombstone:
+what is before it is neither shown nor checked against, but numbers go on.
+
+Every attach of a producer or consumer reads one key, the head; versions are read only where the
+head has changed since (`SCHEMAS_CACHED_MAX` topics are remembered). Behaviour and texts follow
+Pulsar 4.2 (SchemaRegistryServiceImpl, AbstractTopic), PIP-43 and PIP-85.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from magnetar.broker.schema.compatibility import check_all, check_latest, same_schema
+from magnetar.broker.schema.model import (
+    AVRO_BASED,
+    PROPERTIES_BYTES_MAX,
+    SCHEMA_BYTES_MAX,
+    CompatibilityStrategy,
+    InvalidSchemaData,
+    SchemaInfo,
+    SchemaPolicy,
+    SchemaType,
+    VersionedSchema,
+    version_from_bytes,
+    version_to_bytes,
+)
+from magnetar.broker.schema.validation import check_definition
+from magnetar.core.clock import Clock
+from magnetar.core.errors import IncompatibleSchema, MetadataError
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.store import (
+    ABSENT,
+    TRANSACTION_OPS_MAX,
+    BadRevision,
+    Check,
+    Delete,
+    MetadataStore,
+    Operation,
+    Put,
+)
+
+__all__ = [
+    "AVRO_BASED",
+    "CompatibilityStrategy",
+    "InvalidSchemaData",
+    "SchemaInfo",
+    "SchemaPolicy",
+    "SchemaRegistry",
+    "SchemaType",
+    "VersionedSchema",
+    "version_from_bytes",
+    "version_to_bytes",
+]
+
+SCHEMAS_CACHED_MAX: Final = 4096
+CAS_ATTEMPTS_MAX: Final = 32
+
+NO_SCHEMA_FOUND: Final = "Schema not found and schema auto updating is disabled."
+# Pulsar's own text, the missing space included.
+SCHEMA_REQUIRED: Final = (
+    "Producers cannot connect or send message without a schema to topics with a schema"
+    "when SchemaValidationEnforced is enabled"
+)
+ACTIVE_WITHOUT_SCHEMA: Final = (
+    "Failed to add schema to an active topic with empty(BYTES) schema: new schema type "
+)
+
+_ROOT: Final = "/schemas/"
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What a topic's own key holds."""
+
+    latest: int
+
+
+class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version in the metadata store."""
+
+    type: int
+    data: bytes
+    timestamp_ms: int
+    properties: dict[str, str] = {}
+    user: str = ""
+    deleted: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    """All versions of a topic as of one revision of its head."""
+
+    head_revision: int
+    all: tuple[VersionedSchema, ...]
+
+    @property
+    def live(self) -> Sequence[VersionedSchema]:
+        """Those after the last tombstone."""
+        for index in range(len(self.all) - 1, -1, -1):
+            if self.all[index].deleted:
+                return self.all[index + 1 :]
+        return self.all
+
+
+class SchemaRegistry:
+    """The schemas of all topics. Raises IncompatibleSchema, InvalidSchemaData, MetadataError."""
+
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._cache: OrderedDict[str, _Versions] = OrderedDict()
+
+    # What brokers ask when somebody attaches.
+
+    async def for_producer(
+        self, topic: TopicName, schema: SchemaInfo | None, policy: SchemaPolicy
+    ) -> int | None:
+        """The version under which a producer's schema is known, registered where it is new.
+
+        A producer without a schema has no version; it is refused where the policy enforces one.
+        """
+        if schema is None or schema.type in (SchemaType.BYTES, SchemaType.NONE):
+            if policy.validation_enforced and await self.latest(topic) is not None:
+                raise IncompatibleSchema(SCHEMA_REQUIRED)
+            return None
+        if policy.auto_update:
+            return await self.put(topic, schema, policy.strategy)
+        version = await self.find(topic, schema)
+        if version is None:
+            raise IncompatibleSchema(NO_SCHEMA_FOUND)
+        return version
+
+    async def for_consumer(
+        self,
+        topic: TopicName,
+        schema: SchemaInfo | None,
+        policy: SchemaPolicy,
+        *,
+        topic_is_idle: bool,
+    ) -> None:
+        """Registers a consumer's schema on an idle topic without one; else checks that it fits.
+
+        Idle means: no producer, no consumer with a schema of its own, and no data.
+        """
+        if schema is None or schema.type in (
+            SchemaType.BYTES,
+            SchemaType.NONE,
+            SchemaType.AUTO_CONSUME,
+        ):
+            return
+        if topic_is_idle and await self.latest(topic) is None:
+            await self.for_producer(topic, schema, policy)
+        else:
+            await self.check_consumer(topic, schema, policy.strategy)
+
+    async def check_consumer(
+        self, topic: TopicName, schema: SchemaInfo, strategy: CompatibilityStrategy
+    ) -> None:
+        """Whether a consumer with `schema` can read the topic."""
+        if strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE:
+            return
+        live = (await self._versions(topic)).live
+        if not live:
+            raise IncompatibleSchema(ACTIVE_WITHOUT_SCHEMA + schema.type.name)
+        if strategy in (
+            CompatibilityStrategy.BACKWARD,
+            CompatibilityStrategy.FORWARD,
+            CompatibilityStrategy.FORWARD_TRANSITIVE,
+            CompatibilityStrategy.FULL,
+        ):
+            check_latest(live[-1].schema, schema, CompatibilityStrategy.BACKWARD)
+        else:
+            check_all([version.schema for version in live], schema, strategy)
+
+    # The registry itself.
+
+    async def latest(self, topic: TopicName) -> VersionedSchema | None:
+        """The newest version, or None where there is none or it was deleted."""
+        live = (await self._versions(topic)).live
+        return live[-1] if live else None
+
+    async def newest(self, topic: TopicName) -> VersionedSchema | None:
+        """The newest version, be it a tombstone."""
+        versions = (await self._versions(topic)).all
+        return versions[-1] if versions else None
+
+    async def get(
+        self, topic: TopicName, version: bytes | int | None = None
+    ) -> VersionedSchema | None:
+        """One version, or the latest. Versions before a deletion are gone."""
+        live = (await self._versions(topic)).live
+        if version is None:
+            return live[-1] if live else None
+        wanted = version_from_bytes(version) if isinstance(version, bytes) else version
+        return next((found for found in live if found.version == wanted), None)
+
+    async def versions(
+        self, topic: TopicName, *, with_deleted: bool = False
+    ) -> Sequence[VersionedSchema]:
+        """The versions since the last deletion, or all with the tombstones, oldest first."""
+        versions = await self._versions(topic)
+        return versions.all if with_deleted else versions.live
+
+    async def find(self, topic: TopicName, schema: SchemaInfo) -> int | None:
+        """The version under which this very schema is registered."""
+        for found in (await self._versions(topic)).live:
+            if same_schema(found.schema, schema):
+                return found.version
+        return None
+
+    async def check(
+        self, topic: TopicName, schema: SchemaInfo, strategy: CompatibilityStrategy
+    ) -> None:
+        """Raises IncompatibleSchema where `schema` could not be registered; writes nothing."""
+        _check_bounds(schema)
+        check_definition(schema)
+        _check_against((await self._versions(topic)).live, schema, strategy)
+
+    async def put(
+        self,
+        topic: TopicName,
+        schema: SchemaInfo,
+        strategy: CompatibilityStrategy,
+        *,
+        user: str = "",
+    ) -> int:
+        """The version of `schema`: its existing one, or a new one where it fits the others."""
+        _check_bounds(schema)
+        check_definition(schema)
+        for _ in range(CAS_ATTEMPTS_MAX):
+            versions = await self._versions(topic)
+            for found in versions.live:
+                if same_schema(found.schema, schema):
+                    return found.version
+            _check_against(versions.live, schema, strategy)
+            version = await self._append(topic, versions, schema, user=user, deleted=False)
+            if version is not None:
+                return version
+        raise MetadataError(f"the schemas of {topic.base} kept changing; try again")
+
+    async def delete(self, topic: TopicName, *, user: str = "") -> int:
+        """Appends a tombstone and returns its version."""
+        for _ in range(CAS_ATTEMPTS_MAX):
+            versions = await self._versions(topic)
+            tombstone = SchemaInfo(SchemaType.NONE, b"")
+            version = await self._append(topic, versions, tombstone, user=user, deleted=True)
+            if version is not None:
+                return version
+        raise MetadataError(f"the schemas of {topic.base} kept changing; try again")
+
+    async def forget(self, topic: TopicName) -> int | None:
+        """Removes every version, as when the topic goes; returns the newest, None if none.
+
+        Oldest first and the head last, so that a broker that dies half-way leaves a sequence
+        that still ends where the head says.
+        """
+        for _ in range(CAS_ATTEMPTS_MAX):
+            versions = await self._versions(topic)
+            if not versions.all:
+                return None
+            key = _key(topic)
+            try:
+                numbers = [found.version for found in versions.all]
+                step = TRANSACTION_OPS_MAX - 1
+                for start in range(0, len(numbers), step):
+                    operations: list[Operation] = [
+                        Delete(_version_key(key, number))
+                        for number in numbers[start : start + step]
+                    ]
+                    last = start + step >= len(numbers)
+                    head: Operation = (
+                        Delete(key, versions.head_revision)
+                        if last
+                        else Check(key, versions.head_revision)
+                    )
+                    await self._store.transact([*operations, head])
+            except BadRevision:
+                continue
+            finally:
+                self._cache.pop(key, None)
+            return numbers[-1]
+        raise MetadataError(f"the schemas of {topic.base} kept changing; try again")
+
+    async def topics(self, namespace: NamespaceName) -> list[str]:
+        """The encoded names of the namespace's topics that have, or had, a schema."""
+        return list(await self._store.children(f"{_ROOT}{namespace}/"))
+
+    # Storage.
+
+    async def _versions(self, topic: TopicName) -> _Versions:
+        key = _key(topic)
+        head = await self._store.get(key)
+        if head is None:
+            self._cache.pop(key, None)
+            return _Versions(ABSENT, ())
+        known = self._cache.get(key)
+        if known is not None and known.head_revision == head.revision:
+            self._cache.move_to_end(key)
+            return known
+        # Versions written after the head was read are left out: they belong to a later head.
+        latest = msgspec.json.decode(head.value, type=_Head).latest
+        records = await self._store.list(key + "/")
+        found = [_decode(record.key, record.value) for record in records]
+        versions = _Versions(head.revision, tuple(v for v in found if v.version <= latest))
+        self._cache[key] = versions
+        self._cache.move_to_end(key)
+        while len(self._cache) > SCHEMAS_CACHED_MAX:
+            self._cache.popitem(last=False)
+        return versions
+
+    async def _append(
+        self,
+        topic: TopicName,
+        versions: _Versions,
+        schema: SchemaInfo,
+        *,
+        user: str,
+        deleted: bool,
+    ) -> int | None:
+        """The new version's number, or None where another came first."""
+        key = _key(topic)
+        version = versions.all[-1].version + 1 if versions.all else 0
+        stored = _Stored(
+            type=int(schema.type),
+            data=schema.data,
+            timestamp_ms=self._clock.now_ms(),
+            properties=dict(schema.properties),
+            user=user,
+            deleted=deleted,
+            name=schema.name,
+        )
+        head = msgspec.json.encode(_Head(version))
+        try:
+            await self._store.transact(
+                [
+                    Put(key, head, expected=versions.head_revision),
+                    Put(_version_key(key, version), msgspec.msgpack.encode(stored), ABSENT),
+                ]
+            )
+        except BadRevision:
+            return None
+        return version
+
+
+def _key(topic: TopicName) -> str:
+    base = topic.base
+    return f"{_ROOT}{base.tenant}/{base.namespace_local}/{base.encoded_local}"
+
+
+def _version_key(key: str, version: int) -> str:
+    return f"{key}/{version:016x}"
+
+
+def _decode(key: str, value: bytes) -> VersionedSchema:
+    stored = msgspec.msgpack.decode(value, type=_Stored)
+    schema = SchemaInfo(SchemaType(stored.type), stored.data, stored.properties, stored.name)
+    version = int(key.rpartition("/")[2], 16)
+    return VersionedSchema(version, schema, stored.timestamp_ms, stored.user, stored.deleted)
+
+
+def _check_bounds(schema: SchemaInfo) -> None:
+    if len(schema.data) > SCHEMA_BYTES_MAX:
+        raise InvalidSchemaData(
+            f"Schema definition of {len(schema.data)} bytes exceeds {SCHEMA_BYTES_MAX}"
+        )
+    size = sum(len(key) + len(value) for key, value in schema.properties.items())
+    if size > PROPERTIES_BYTES_MAX // 4:  # characters of up to four bytes each
+        raise InvalidSchemaData(f"Schema properties of {size} characters are too long")
+
+
+def _check_against(
+    live: Sequence[VersionedSchema], schema: SchemaInfo, strategy: CompatibilityStrategy
+) -> None:
+    if not live or strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE:
+        return
+    if strategy.transitive:
+        check_all([version.schema for version in live], schema, strategy)
+    else:
+        check_latest(live[-1].schema, schema, strategy)

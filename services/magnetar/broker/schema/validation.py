@@ -1,0 +1,48 @@
+"""Whether a schema's definition is one of its type, checked when it is registered.
+
+Rules and texts are Pulsar's (SchemaDataValidator): definitions of AVRO, JSON and PROTOBUF schemas
+are Avro schemas, and an AVRO one is no union; primitives have none, but for the `null` that old
+Python clients send with STRING; EXTERNAL ones are the client's own business.
+"""
+
+from magnetar.broker.schema.avro_parse import AvroParseError, parse_avro
+from magnetar.broker.schema.key_value import split_key_value
+from magnetar.broker.schema.model import AVRO_BASED, InvalidSchemaData, SchemaInfo, SchemaType
+from magnetar.broker.schema.protobuf import root_message
+
+
+def check_definition(schema: SchemaInfo) -> None:
+    """Raises InvalidSchemaData."""
+    kind = schema.type
+    if kind in AVRO_BASED:
+        _check_avro(schema)
+    elif kind is SchemaType.PROTOBUF_NATIVE:
+        root_message(schema.data)
+    elif kind is SchemaType.KEY_VALUE:
+        key, value = split_key_value(schema)
+        check_definition(key)
+        check_definition(value)
+    elif kind is SchemaType.STRING:
+        if schema.data and schema.data != b"null":
+            raise InvalidSchemaData(
+                "Invalid schema definition data for string schema : "
+                f"'{schema.data.decode(errors='replace')}'"
+            )
+    elif kind is SchemaType.AUTO_CONSUME:
+        raise InvalidSchemaData(f"Schema {kind.name} is a client-side schema type")
+    elif kind not in (SchemaType.NONE, SchemaType.BYTES, SchemaType.EXTERNAL) and schema.data:
+        raise InvalidSchemaData(
+            "Invalid schema definition data for primitive schemas :length of schema data should "
+            f"be zero, but {len(schema.data)} bytes is found"
+        )
+
+
+def _check_avro(schema: SchemaInfo) -> None:
+    try:
+        parsed = parse_avro(schema.data)
+    except (AvroParseError, RecursionError) as error:
+        raise InvalidSchemaData(
+            f"Invalid schema definition data for {schema.type.name} schema"
+        ) from error
+    if schema.type is SchemaType.AVRO and parsed.type == "union":
+        raise InvalidSchemaData("Avro schema typed [UNION] is not supported")
