@@ -39,11 +39,11 @@ test: $(DEV_STAMP) java ## all tests but the long forms (ARGS="tests/unit -k nam
 	$(BIN)/python -m pytest $(ARGS)
 
 .PHONY: java
-java: ## what the Java clients' tests need: a JDK 17 and Maven
+java: ## what the Java clients' tests need: a JDK (17 or newer) and Maven
 	@for tool in javac mvn; do command -v $$tool >/dev/null || missing=1; done; \
 	if [ -n "$${missing-}" ]; then \
-	  $(call took,apt-get install a JDK 17 and Maven); \
-	  line="apt-get install -y --no-install-recommends openjdk-17-jdk-headless maven"; \
+	  $(call took,apt-get install a JDK and Maven); \
+	  line="apt-get install -y --no-install-recommends default-jdk-headless maven"; \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
 	  else echo "The interop tests run Java clients. Type: sudo $$line"; exit 1; fi; \

@@ -92,6 +92,11 @@ class ServerProcess:
         """SIGTERM; returns the exit code."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Waits until it has ended; returns the exit code."""
+        assert self._process is not None
         return self._process.wait(STOP_TIMEOUT_S)
 
     def log_tail(self) -> str:
