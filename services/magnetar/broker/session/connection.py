@@ -8,7 +8,7 @@ dispatchers hand nothing over until the transport's buffer has drained.
 """
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 from magnetar.broker.session.session import Session
 from magnetar.core.log import get_logger
@@ -51,9 +51,9 @@ class Connection(asyncio.BufferedProtocol):
     # -- asyncio's side --------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  # TCP servers make no other
-        self._transport = transport
-        transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
+        # uvloop's transports are not registered as asyncio.Transport, but are it in all they do.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
         host, port = transport.get_extra_info("peername")[:2]
         self._session.opened(self, f"/{host}:{port}")
 
