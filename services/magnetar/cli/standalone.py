@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import gc
 import os
 import signal
 import socket
@@ -111,6 +112,7 @@ def _run_loop(settings: StandaloneSettings, data_dir: DataDir) -> int:
 async def serve(settings: StandaloneSettings, data_dir: DataDir) -> int:
     """Starts, waits for a signal, drains. Returns the exit code."""
     asked_to_stop = _watch_signals()
+    gc.disable()  # what is imported and opened now stays: looking through it finds nothing
     from magnetar.standalone import start
 
     try:
@@ -118,6 +120,8 @@ async def serve(settings: StandaloneSettings, data_dir: DataDir) -> int:
     except (OSError, MagnetarError) as error:
         # The ports were free a moment ago: somebody else was faster, or the disk fails.
         return _refuse(f"cannot start: {error}")
+    gc.freeze()
+    gc.enable()
     data_dir.ready(standalone.service_url, standalone.http_url, __version__)
     print(banner(standalone.service_url, standalone.http_url, settings.data_dir), flush=True)
     await asked_to_stop.wait()
