@@ -71,6 +71,11 @@ class ReplayReader:
     def __contains__(self, position: PositionPair) -> bool:
         return position in self._wanted
 
+    @property
+    def reading(self) -> bool:
+        """Whether a read is under way; one that waits to be retried is not."""
+        return self._task is not None
+
     def take(self, position: PositionPair) -> Entry | None:
         """The entry, where it can be had at once."""
         if self._ready:
@@ -132,6 +137,7 @@ class ReplayReader:
             await self._read_run(*adjacent_run(due[:REPLAY_READ_ENTRIES_MAX]), me)
         if self._task is me:
             self._task = None
+            self._on_ready(())  # who held back for these may go on
 
     async def _read_run(
         self, first: PositionPair, count: int, me: "asyncio.Task[None] | None"

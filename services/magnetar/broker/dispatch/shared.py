@@ -20,6 +20,7 @@ from magnetar.broker.subscription.spec import SubType
 from magnetar.managed_ledger.entry import Entry
 
 REPLAYED_PER_STEP_MAX: Final = 100
+NO_CAP: Final = 1 << 62
 
 
 class SharedDispatcher(MultipleConsumersDispatcher):
@@ -64,6 +65,8 @@ class SharedDispatcher(MultipleConsumersDispatcher):
                 for entry in live[self._hand_out(live, replayed=True) :]:
                     self._replay.add((entry.ledger_id, entry.entry_id))
             return len(positions)
+        if self.replays.reading:
+            return 0
         taken = self.reader.take(room)
         if taken:
             entries = self.cursor.filter_unacked(taken)
@@ -94,7 +97,10 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         """Takes entries for one consumer while it has permits; how many it took."""
         left = consumer.permits
         held = before = consumer.unacked
-        cap = self.limits.max_unacked_per_consumer or 1 << 62
+        cap = self.limits.max_unacked_per_consumer or NO_CAP
+        stop = min(
+            cap, before + (self.limits.max_unacked_per_subscription or NO_CAP) - self.unacked
+        )
         done = 0
         for entry in turn:
             count = messages = message_count(entry)
@@ -110,7 +116,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             done += 1
             left -= messages
             held += messages
-            if left <= 0 or held >= cap:
+            if left <= 0 or held >= stop:
                 break
         consumer.permits = left
         consumer.unacked = held

@@ -1,0 +1,232 @@
+"""A topic's log in memory, with subscriptions and consumers on it that write down what they get."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from magnetar.bookie.memory import MemoryBookie
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.subscription.sink import Delivery
+from magnetar.broker.subscription.spec import ConsumerSpec, KeySharedSpec, SubType
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.core.tasks import TaskSet
+from magnetar.ledger.client import LedgerClient
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.settings import ManagedLedgerSettings
+from magnetar.metadata.memory import MemoryStore
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire.entry import build_entry, parse_metadata, payload_of
+
+TOPIC = "persistent://public/default/t"
+
+
+def entry_bytes(
+    text: str,
+    *,
+    key: str | None = None,
+    batch: int | None = None,
+    time_ms: int = 1_000,
+    sequence_id: int = 0,
+) -> bytes:
+    """An entry as a producer sends it; a batch's inside is never looked at, so there is none."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=time_ms)
+    if key is not None:
+        metadata.partition_key = key
+    if batch is not None:
+        metadata.num_messages_in_batch = batch
+    return build_entry(metadata, text.encode())
+
+
+class RecordingSink:
+    """A connection that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.writable = True
+        self.alive = True
+        self.address = "/127.0.0.1:40712"
+        self.client_version = "test"
+        self.protocol_version = 21
+        self.delivered: list[Delivery] = []
+        self.epochs: list[int | None] = []
+        self.calls = 0
+        self.active: list[bool] = []
+        self.ended = 0
+        self.closed: list[int] = []
+        self.on_deliver: Callable[[Sequence[Delivery]], None] | None = None
+
+    def deliver(self, consumer_id: int, deliveries: Sequence[Delivery], epoch: int | None) -> None:
+        self.calls += 1
+        self.delivered.extend(deliveries)
+        self.epochs.extend([epoch] * len(deliveries))
+        if self.on_deliver is not None:
+            self.on_deliver(deliveries)
+
+    def active_consumer_change(self, consumer_id: int, *, active: bool) -> None:
+        self.active.append(active)
+
+    def end_of_topic(self, consumer_id: int) -> None:
+        self.ended += 1
+
+    def close_consumer(self, consumer_id: int) -> None:
+        self.closed.append(consumer_id)
+
+    async def is_alive(self) -> bool:
+        return self.alive
+
+    @property
+    def positions(self) -> list[tuple[int, int]]:
+        return [(each.entry.ledger_id, each.entry.entry_id) for each in self.delivered]
+
+    @property
+    def texts(self) -> list[str]:
+        return [payload_of(each.entry.data).decode() for each in self.delivered]
+
+    @property
+    def keys(self) -> list[str]:
+        return [parse_metadata(each.entry.data).partition_key for each in self.delivered]
+
+    def take(self) -> list[str]:
+        """What came since the last call."""
+        texts = self.texts
+        self.delivered.clear()
+        self.epochs.clear()
+        return texts
+
+
+class Rig:
+    """One topic and what hangs on it."""
+
+    def __init__(self, factory: ManagedLedgerFactory, ledger: ManagedLedger) -> None:
+        self.factory = factory
+        self.ledger = ledger
+        self.clock = SystemClock()
+        self.tasks = TaskSet("test")
+        self.published: list[tuple[int, int]] = []
+        self._consumer_ids = 0
+
+    async def publish(self, *entries: bytes) -> list[tuple[int, int]]:
+        """Appends the entries as one group, and waits until they are readable."""
+        done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+
+        def appended(ledger_id: int, first: int, error: MagnetarError | None) -> None:
+            assert error is None
+            done.set_result((ledger_id, first))
+
+        self.ledger.append(list(entries), appended)
+        ledger_id, first = await done
+        positions = [(ledger_id, first + index) for index in range(len(entries))]
+        self.published += positions
+        return positions
+
+    async def publish_texts(self, count: int, *, keys: int = 0) -> list[tuple[int, int]]:
+        start = len(self.published)
+        return await self.publish(
+            *[
+                entry_bytes(str(start + each), key=f"k{each % keys}" if keys else None)
+                for each in range(count)
+            ]
+        )
+
+    async def subscription(
+        self,
+        name: str = "s",
+        *,
+        limits: SubscriptionLimits | None = None,
+        initial: Position = EARLIEST,
+        topic: str = TOPIC,
+    ) -> PersistentSubscription:
+        cursor = await self.ledger.open_cursor(name, initial=initial)
+        return PersistentSubscription(
+            topic,
+            name,
+            self.ledger,
+            cursor,
+            limits=limits or SubscriptionLimits(failover_switch_delay_s=0.02),
+            clock=self.clock,
+            tasks=self.tasks,
+        )
+
+    def consumer(
+        self,
+        name: str,
+        sub_type: SubType,
+        *,
+        priority: int = 0,
+        key_shared: KeySharedSpec | None = None,
+        epoch: int | None = None,
+    ) -> tuple[Consumer, RecordingSink]:
+        self._consumer_ids += 1
+        spec = ConsumerSpec(
+            self._consumer_ids,
+            name,
+            sub_type,
+            priority,
+            key_shared=key_shared,
+            consumer_epoch=epoch,
+        )
+        sink = RecordingSink()
+        return Consumer(spec, sink, self.clock), sink
+
+    async def attach(
+        self,
+        subscription: PersistentSubscription,
+        name: str,
+        sub_type: SubType,
+        permits: int = 1000,
+        *,
+        priority: int = 0,
+        key_shared: KeySharedSpec | None = None,
+        epoch: int | None = None,
+    ) -> tuple[Consumer, RecordingSink]:
+        consumer, sink = self.consumer(
+            name, sub_type, priority=priority, key_shared=key_shared, epoch=epoch
+        )
+        await subscription.add_consumer(consumer)
+        if permits:
+            subscription.flow(consumer, permits)
+        await self.settle()
+        return consumer, sink
+
+    async def settle(self) -> None:
+        """Lets everything that is ready run: reads of this rig end by themselves."""
+        for _ in range(10_000):
+            await asyncio.sleep(0)
+            if not len(self.tasks):
+                break
+        else:
+            raise AssertionError("reads do not come to an end")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def _open(settings: ManagedLedgerSettings) -> AsyncIterator[Rig]:
+    clock = SystemClock()
+    store = MemoryStore(clock)
+    client = LedgerClient(store, {"memory": MemoryBookie()}, clock)
+    factory = ManagedLedgerFactory(store, client, clock, settings)
+    rig = Rig(factory, await factory.open("public/default/persistent/t"))
+    # Without a cursor nothing would be cached.
+    await rig.ledger.open_cursor("keeper", initial=EARLIEST)
+    yield rig
+    await rig.tasks.stop()
+    await factory.close()
+    await store.close()
+
+
+@pytest.fixture(params=["cached", "stored"])
+async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    """With everything in the cache, and with nothing in it."""
+    cache_bytes_max = 64 << 20 if request.param == "cached" else 0
+    async for each in _open(ManagedLedgerSettings(cache_bytes_max=cache_bytes_max)):
+        yield each
+
+
+@pytest.fixture
+def make_entry() -> Callable[..., bytes]:
+    return entry_bytes
