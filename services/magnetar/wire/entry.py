@@ -116,7 +116,7 @@ def sticky_key(metadata: MessageMetadata) -> bytes | None:
     data = key.encode() if isinstance(key, str) else bytes(key)
     if metadata.partition_key_b64_encoded:
         try:
-            return base64.b64decode(data)
+            return base64.b64decode(data, validate=True)
         except binascii.Error:
             return data
     return data
