@@ -44,7 +44,7 @@ class Names:
 
 
 def wait_until(
-    check: Callable[[], T], *, what: str = "the condition", within_s: float = PATIENCE_S
+    check: Callable[[], T | None], *, what: str = "the condition", within_s: float = PATIENCE_S
 ) -> T:
     """Polls `check` until it returns something true, and returns that."""
     deadline = time.monotonic() + within_s

@@ -6,10 +6,9 @@ These tests follow from Magnetar's promises; run against a Pulsar they fail.
 import httpx
 import pulsar
 import pytest
+from pulsar import ConsumerType as Type
 
 from .support import bodies, numbered, take, unload
-
-Type = pulsar.ConsumerType
 
 
 @pytest.mark.parametrize("kind", [Type.Exclusive, Type.Failover, Type.Shared, Type.KeyShared])

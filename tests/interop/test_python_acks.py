@@ -3,6 +3,7 @@
 import httpx
 import pulsar
 import pytest
+from pulsar import ConsumerType as Type
 
 from .conftest import ConnectClient
 from .support import (
@@ -17,7 +18,6 @@ from .support import (
     wait_until,
 )
 
-Type = pulsar.ConsumerType
 IN_ORDER = [Type.Exclusive, Type.Failover]
 SHARED = [Type.Shared, Type.KeyShared]
 

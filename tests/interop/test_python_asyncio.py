@@ -7,11 +7,11 @@ import httpx
 import pulsar
 import pulsar.asyncio
 import pytest
+from pulsar.asyncio import Client as AsyncClient
 from pulsar.schema import StringSchema
 
 from .support import Names, bodies, numbered, position
 
-AsyncClient = pulsar.asyncio.Client
 DEADLINE_S = 15.0
 
 

@@ -6,6 +6,8 @@ import time
 import httpx
 import pulsar
 import pytest
+from pulsar import ConsumerType as Type
+from pulsar import MessageId as Id
 
 from .support import (
     PATIENCE_S,
@@ -19,9 +21,6 @@ from .support import (
     send_all,
     take,
 )
-
-Type = pulsar.ConsumerType
-Id = pulsar.MessageId
 
 
 def fill_batch(client: pulsar.Client, topic: str, payloads: list[bytes]) -> None:

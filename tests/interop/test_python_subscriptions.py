@@ -5,6 +5,7 @@ import threading
 import httpx
 import pulsar
 import pytest
+from pulsar import ConsumerType as Type
 
 from .conftest import ConnectClient
 from .support import (
@@ -20,8 +21,6 @@ from .support import (
     unload,
     wait_until,
 )
-
-Type = pulsar.ConsumerType
 
 
 @pytest.mark.parametrize("kind", [Type.Exclusive, Type.Failover, Type.Shared, Type.KeyShared])

@@ -5,6 +5,8 @@ import re
 import httpx
 import pulsar
 import pytest
+from pulsar import ConsumerType as Type
+from pulsar import PartitionsRoutingMode as Routing
 
 from .support import (
     Names,
@@ -15,9 +17,6 @@ from .support import (
     send_all,
     take,
 )
-
-Type = pulsar.ConsumerType
-Routing = pulsar.PartitionsRoutingMode
 
 
 def create_partitioned(
