@@ -48,7 +48,7 @@ class Resources:
     # -- tenants ---------------------------------------------------------------------------
 
     async def tenants(self) -> list[str]:
-        return await self._store.children(_TENANTS)
+        return list(await self._store.children(_TENANTS))
 
     async def tenant(self, tenant: str) -> Document:
         return await self._get(_TENANTS + tenant, "Tenant does not exist")
@@ -114,7 +114,7 @@ class Resources:
     # -- clusters --------------------------------------------------------------------------
 
     async def clusters(self) -> list[str]:
-        return await self._store.children(_CLUSTERS)
+        return list(await self._store.children(_CLUSTERS))
 
     async def cluster(self, cluster: str) -> Document:
         return await self._get(_CLUSTERS + cluster, "Cluster does not exist")

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from google.protobuf.message import Message
+
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.subscription.sink import Delivery
 from magnetar.broker.topic.producer import Producer, PublishRun
@@ -79,7 +81,7 @@ class Link:
 
     # -- answers ---------------------------------------------------------------------------
 
-    def answer(self, kind: "CommandType.ValueType", message: object) -> None:
+    def answer(self, kind: "CommandType.ValueType", message: Message) -> None:
         """Sends one command."""
         self._wire.send(encode_command(kind, message))
 

@@ -25,6 +25,7 @@ class TopicCounters:
         "bytes_rate_in",
         "entries_in",
         "entry_size_counts",
+        "last_published_ms",
         "message_rate_in",
         "messages_in",
         "publish_errors",
@@ -37,6 +38,7 @@ class TopicCounters:
         self.bytes_in = 0
         self.entries_in = 0
         self.publish_errors = 0
+        self.last_published_ms = 0
         self.message_rate_in = 0.0
         self.bytes_rate_in = 0.0
         self._messages_before = 0

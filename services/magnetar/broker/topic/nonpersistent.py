@@ -67,6 +67,7 @@ class NonPersistentTopic:
     def publish(self, producer: Producer, run: PublishRun) -> None:
         """Hands the run to every subscription, then answers it."""
         messages = sum(run.message_counts)
+        self.counters.last_published_ms = self._context.clock.now_ms()
         producer.messages_in += messages
         producer.bytes_in += run.size_bytes
         self.counters.published(run.entries, messages, run.size_bytes, 0.0)

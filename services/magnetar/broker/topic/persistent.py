@@ -258,6 +258,9 @@ class PersistentTopic:
         )
         await self._context.schemas.for_consumer(self.name, schema, topic_is_idle=idle)
 
+    def now_ms(self) -> int:
+        return self._context.clock.now_ms()
+
     # -- life ------------------------------------------------------------------------------
 
     @property
@@ -319,6 +322,7 @@ class _Publish:
             topic.publish_failed(error)
             return
         messages = sum(run.message_counts)
+        topic.counters.last_published_ms = topic.now_ms()
         producer.messages_in += messages
         producer.bytes_in += run.size_bytes
         topic.counters.published(
