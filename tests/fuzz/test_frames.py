@@ -1,0 +1,15 @@
+"""The long form of the frame fuzzer: a million frames against the decoder."""
+
+import os
+
+import pytest
+from tests.fuzz.fuzz_frames import check
+
+FRAMES = 1_000_000
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_million_mutated_frames() -> None:
+    seen = check(int(os.environ.get("FUZZ_SEED", "1")), FRAMES)
+    assert seen["frames"] == FRAMES
