@@ -99,7 +99,8 @@ def _check_avro(existing: SchemaInfo, new: SchemaInfo, strategy: CompatibilitySt
         else:
             old_schema, new_schema = parse_avro(existing.data), parse_avro(new.data)
         if strategy is CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
-            raise _unreadable(old_schema, new_schema, strategy)
+            # Pulsar names the new schema twice here; what counts is that nothing fits.
+            raise _unreadable(new_schema, new_schema, strategy)
         if strategy.old_reads_new and not can_read(new_schema, old_schema):
             raise _unreadable(new_schema, old_schema, strategy)
         if strategy.new_reads_old and not can_read(old_schema, new_schema):
@@ -123,8 +124,12 @@ def _unreadable(
 def _check_protobuf(existing: SchemaInfo, new: SchemaInfo, strategy: CompatibilityStrategy) -> None:
     if strategy is CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
         raise IncompatibleSchema("Unknown SchemaCompatibilityStrategy.")
-    if root_message(existing.data) != root_message(new.data):
-        raise IncompatibleSchema("Protobuf root message isn't allow change!")
+    old_root, new_root = root_message(existing.data), root_message(new.data)
+    if old_root != new_root:
+        raise IncompatibleSchema(
+            f"Protobuf root message change is not allowed under the '{strategy}' strategy. "
+            f"Original message name: '{old_root}', new message name: '{new_root}'."
+        )
 
 
 def _check_key_value(

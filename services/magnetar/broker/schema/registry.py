@@ -375,9 +375,9 @@ def _check_bounds(schema: SchemaInfo) -> None:
         raise InvalidSchemaData(
             f"Schema definition of {len(schema.data)} bytes exceeds {SCHEMA_BYTES_MAX}"
         )
-    size = sum(len(key) + len(value) for key, value in schema.properties.items())
-    if size > PROPERTIES_BYTES_MAX // 4:  # characters of up to four bytes each
-        raise InvalidSchemaData(f"Schema properties of {size} characters are too long")
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in schema.properties.items())
+    if size > PROPERTIES_BYTES_MAX:
+        raise InvalidSchemaData(f"Schema properties of {size} bytes exceed {PROPERTIES_BYTES_MAX}")
 
 
 def _check_against(
