@@ -40,7 +40,7 @@ class Consumer:
             self._writer.write([self._sighting(message) for message in messages])
             for message in messages:
                 self._consumer.acknowledge(message)
-            self._writer.write([Report(ACKED, number=len(messages))])
+            self._writer.write([Report(ACKED)])
 
     def _sighting(self, message: pulsar.Message) -> Report:
         payload = message.data()

@@ -18,8 +18,9 @@ _RECORD: Final = struct.Struct("<BBiQQi")
 
 
 class Report(NamedTuple):
-    """SEEN: number, a time, b checksum. RECEIPT: number, a ledger, b entry, c batch
-    index. ACKED and SENT: number is how many."""
+    """SEEN: number, a time, b checksum. RECEIPT: number, a ledger, b entry, c index in its batch.
+
+    ACKED: this process has acked all it reported as seen. SENT: number is how many."""
 
     kind: int
     partition: int = 0

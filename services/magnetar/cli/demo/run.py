@@ -8,6 +8,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -62,6 +63,7 @@ class Demo:
         self._gone: list[Worker] = []
         self._last_report = 0.0
         self._killed_at = 0.0
+        self._acked: set[int] = set()
 
     async def run(self) -> Verdict:
         """Publishes and consumes everything; raises DemoFailed where that comes to a halt."""
@@ -93,25 +95,31 @@ class Demo:
             "publisher",
             [*arguments, "--batching"] if self._batching else arguments,
             str(self._directory / "publisher.log"),
-            self._take,
+            partial(self._take, set()),
         )
 
-    def _take(self, reports: list[Report]) -> None:
-        """Reports of one process, in its order."""
+    def _take(self, unacked: set[int], reports: list[Report]) -> None:
+        """Reports of one process, in its order; `unacked` is what it saw since its last ACKED."""
         checker, progress = self._checker, self.progress
+        receipts = 0
         for kind, partition, number, a, b, c in reports:
             if kind == SEEN:
                 checker.sighting(number, a, b)
+                unacked.add(number)
             elif kind == RECEIPT:
                 checker.receipt(number, partition, (a, b, c))
+                receipts += 1
             elif kind == ACKED:
-                progress.acked += number
+                self._acked |= unacked
+                unacked.clear()
             elif kind == SENT:
                 progress.sent += number
         now = time.monotonic()
         self._last_report = now
         progress.started = progress.started or now
-        if self._killed_at and progress.server_up:
+        progress.acked = len(self._acked)
+        if receipts and self._killed_at and progress.server_up:
+            # The publisher is held up until receipts come again, and reports them then.
             progress.recovery_s.append(now - self._killed_at)
             self._killed_at = 0.0
         elapsed = now - progress.started
@@ -124,7 +132,8 @@ class Demo:
         return (self._checker.receipted + self._checker.seen) / (2 * self.progress.total)
 
     def _finished(self) -> bool:
-        return self._checker.complete and not self._steps
+        acked = self.progress.acked >= self.progress.total
+        return self._checker.complete and acked and not self._steps
 
     def _check_alive(self) -> None:
         publisher = self._publisher
@@ -138,7 +147,8 @@ class Demo:
         if time.monotonic() - self._last_report > STALL_S:
             raise DemoFailed(
                 f"nothing has moved for {STALL_S:.0f} s: {self._checker.receipted} receipted, "
-                f"{self._checker.seen} seen of {self.progress.total}; logs in {self._directory}"
+                f"{self._checker.seen} seen, {self.progress.acked} acked of "
+                f"{self.progress.total}; logs in {self._directory}"
             )
 
     async def _do(self, step: Step) -> None:
@@ -166,7 +176,9 @@ class Demo:
         arguments = ["--service-url", self._server.service_url, "--topic", self._topic]
         arguments += ["--subscription", SUBSCRIPTION, "--name", name]
         log = str(self._directory / f"{name}.log")
-        worker = await Worker.start(CONSUMER_MODULE, name, arguments, log, self._take)
+        worker = await Worker.start(
+            CONSUMER_MODULE, name, arguments, log, partial(self._take, set())
+        )
         self._consumers.append(worker)
         self.progress.consumers = len(self._consumers)
         return worker
