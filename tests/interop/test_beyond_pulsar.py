@@ -3,12 +3,17 @@
 These tests follow from Magnetar's promises; run against a Pulsar they fail.
 """
 
+import random
+import threading
+from collections import defaultdict
+
 import httpx
 import pulsar
 import pytest
 from pulsar import ConsumerType as Type
 
-from .support import bodies, numbered, take, unload
+from .conftest import ConnectClient
+from .support import bodies, numbered, take, unload, wait_until
 
 
 @pytest.mark.parametrize("kind", [Type.Exclusive, Type.Failover, Type.Shared, Type.KeyShared])
@@ -29,3 +34,76 @@ def test_acks_inside_a_batch_outlive_the_topic_closing(
     unload(admin, topic)
     consumer = client.subscribe(topic, "sub", kind, batch_index_ack_enabled=True)
     assert bodies(take(consumer, 5, ack=True)) == numbered(10)[1::2]
+
+
+def send_keyed(producer: pulsar.Producer, count: int, keys: int) -> None:
+    for i in range(count):
+        producer.send_async(b"%d" % i, lambda *_: None, partition_key=f"key-{i % keys}")
+    producer.flush()
+
+
+def test_order_per_key_while_consumers_come_and_go(connect: ConnectClient, topic: str) -> None:
+    """A key's messages are first seen in order, at one consumer at a time, and none is lost.
+
+    Pulsar sends newer messages of a key before those that a leaving consumer gave back, in about
+    one run of six.
+    """
+    total, keys = 1500, 25
+    client = connect()
+    client.subscribe(topic, "sub", Type.KeyShared).close()
+    producer = connect().create_producer(topic, block_if_queue_full=True)
+    first_seen: dict[int, None] = {}
+    outstanding: dict[str, set[str]] = defaultdict(set)
+    lock = threading.Lock()
+    stop = threading.Event()
+    failures: list[str] = []
+
+    def work(name: str, life: int) -> None:
+        consumer = client.subscribe(
+            topic, "sub", Type.KeyShared, consumer_name=name, receiver_queue_size=20
+        )
+        while life and not stop.is_set():
+            try:
+                message = consumer.receive(100)
+            except pulsar.Timeout:
+                continue
+            life -= 1
+            with lock:
+                first_seen.setdefault(int(message.data()))
+                outstanding[message.partition_key()].add(name)
+                if len(outstanding[message.partition_key()]) > 1:
+                    failures.append(f"{message.partition_key()} {outstanding}")
+            consumer.acknowledge(message)
+            with lock:
+                outstanding[message.partition_key()].discard(name)
+        consumer.close()
+
+    sender = threading.Thread(target=send_keyed, args=(producer, total, keys))
+    sender.start()
+    rng = random.Random(7)
+    generation = 0
+    workers: list[threading.Thread] = []
+
+    def all_seen() -> bool:
+        nonlocal generation
+        workers[:] = [worker for worker in workers if worker.is_alive()]
+        while len(workers) < 4:
+            generation += 1
+            life = rng.randint(20, 120)
+            workers.append(threading.Thread(target=work, args=(f"c{generation}", life)))
+            workers[-1].start()
+        return len(first_seen) == total
+
+    try:
+        wait_until(all_seen, what=f"all {total} messages", within_s=40)
+    finally:
+        stop.set()
+        sender.join(10)
+        for worker in workers:
+            worker.join(10)
+    by_key: dict[int, list[int]] = defaultdict(list)
+    for number in first_seen:
+        by_key[number % keys].append(number)
+    assert not failures
+    assert generation > 4, "no consumer ever left"
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())

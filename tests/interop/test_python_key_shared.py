@@ -1,7 +1,5 @@
 """Key_Shared subscriptions: who gets which key, and in which order, while consumers come and go."""
 
-import random
-import threading
 from collections import defaultdict
 
 import pulsar
@@ -108,69 +106,6 @@ def test_a_key_waits_for_its_old_holder(connect: ConnectClient, topic: str) -> N
     assert len(to_new) + len(to_old) == 40
     assert to_new, "the newcomer got no key"
     assert not {m.partition_key() for m in to_new} & {m.partition_key() for m in to_old}
-
-
-def test_order_per_key_while_consumers_come_and_go(connect: ConnectClient, topic: str) -> None:
-    """First deliveries of each key are in order, and nothing is lost, through joins and leaves."""
-    total, keys = 1500, 25
-    client = connect()
-    client.subscribe(topic, "sub", KeyShared).close()
-    producer = connect().create_producer(topic, block_if_queue_full=True)
-    first_seen: dict[int, None] = {}
-    outstanding: dict[str, set[str]] = defaultdict(set)
-    lock = threading.Lock()
-    stop = threading.Event()
-    failures: list[str] = []
-
-    def work(name: str, life: int) -> None:
-        consumer = client.subscribe(
-            topic, "sub", KeyShared, consumer_name=name, receiver_queue_size=20
-        )
-        while life and not stop.is_set():
-            try:
-                message = consumer.receive(100)
-            except pulsar.Timeout:
-                continue
-            life -= 1
-            with lock:
-                first_seen.setdefault(int(message.data()))
-                outstanding[message.partition_key()].add(name)
-                if len(outstanding[message.partition_key()]) > 1:
-                    failures.append(f"{message.partition_key()} {outstanding}")
-            consumer.acknowledge(message)
-            with lock:
-                outstanding[message.partition_key()].discard(name)
-        consumer.close()
-
-    sender = threading.Thread(target=send_keyed, args=(producer, total, keys))
-    sender.start()
-    rng = random.Random(7)
-    generation = 0
-    workers: list[threading.Thread] = []
-
-    def all_seen() -> bool:
-        nonlocal generation
-        workers[:] = [worker for worker in workers if worker.is_alive()]
-        while len(workers) < 4:
-            generation += 1
-            life = rng.randint(20, 120)
-            workers.append(threading.Thread(target=work, args=(f"c{generation}", life)))
-            workers[-1].start()
-        return len(first_seen) == total
-
-    try:
-        wait_until(all_seen, what=f"all {total} messages", within_s=40)
-    finally:
-        stop.set()
-        sender.join(10)
-        for worker in workers:
-            worker.join(10)
-    by_key: dict[int, list[int]] = defaultdict(list)
-    for number in first_seen:
-        by_key[number % keys].append(number)
-    assert not failures
-    assert generation > 4, "no consumer ever left"
-    assert all(numbers == sorted(numbers) for numbers in by_key.values())
 
 
 def test_messages_without_a_key_are_shared(connect: ConnectClient, topic: str) -> None:
