@@ -79,9 +79,13 @@ class LedgerClient:
                 try:
                     revision = await self._store.transact(operations)
                 except BadRevision as error:
-                    if error.key != LEDGER_ID_KEY:
-                        raise
-                    continue
+                    if error.key == LEDGER_ID_KEY:
+                        continue
+                    if error.key == ledger_key(ledger_id):
+                        raise MetadataError(
+                            f"{LEDGER_ID_KEY} went back: ledger {ledger_id} exists"
+                        ) from error
+                    raise
                 return LedgerWriter(metadata, revision, self._store, bookie, self._clock)
         raise MetadataError(f"{LEDGER_ID_KEY} changed {CREATE_ATTEMPTS_MAX} times in a row")
 

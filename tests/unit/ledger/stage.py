@@ -1,0 +1,154 @@
+"""What the tests of ledgers and managed ledgers stand on: a clock, and a bookie that can fail.
+
+`Stage` is what survives a crash: the metadata store and the bookie. Whatever runs on it is thrown
+away and built again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from magnetar.bookie.api import BookieError, OnAdded
+from magnetar.bookie.memory import MemoryBookie
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.settings import ManagedLedgerSettings
+from magnetar.metadata.memory import MemoryStore
+
+NAME = "public/default/persistent/topic"
+
+
+class ManualClock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time_ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic(self) -> float:
+        return self.time_ms / 1000
+
+    def advance(self, ms: int) -> None:
+        self.time_ms += ms
+
+
+class FaultyBookie(MemoryBookie):
+    """A bookie whose adds can be held back, refused, or stored without saying so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_only = False
+        self.refuse: Callable[[int, Sequence[int]], bool] = lambda _ledger, _ids: False
+        self.hold = False
+        self._held: list[tuple[OnAdded, BookieError | None]] = []
+
+    @property
+    def writable(self) -> bool:
+        return not self.read_only
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        *,
+        last_add_confirmed: int,
+        on_added: OnAdded,
+        recovery: bool = False,
+    ) -> None:
+        if self.refuse(ledger_id, entry_ids):
+            asyncio.get_running_loop().call_soon(on_added, BookieError("refused"))
+            return
+
+        def deliver(error: BookieError | None) -> None:
+            if self.hold:
+                self._held.append((on_added, error))
+            else:
+                on_added(error)
+
+        super().add_entries(
+            ledger_id,
+            entry_ids,
+            entries,
+            last_add_confirmed=last_add_confirmed,
+            on_added=deliver,
+            recovery=recovery,
+        )
+
+    def release(self) -> None:
+        """Lets completions through again, and those that were held back."""
+        self.hold = False
+        held, self._held = self._held, []
+        for on_added, error in held:
+            on_added(error)
+
+
+class Appends:
+    """Collects what `append` calls back with, in order."""
+
+    def __init__(self) -> None:
+        self.results: list[tuple[int, int, MagnetarError | None]] = []
+        self._more = asyncio.Event()
+
+    def __call__(self, ledger_id: int, first: int, error: MagnetarError | None) -> None:
+        self.results.append((ledger_id, first, error))
+        self._more.set()
+
+    def labelled(self, label: int) -> Callable[[int, int, MagnetarError | None], None]:
+        """A callback that tells them apart: the label stands for the ledger id."""
+        return lambda _ledger_id, first, error: self(label, first, error)
+
+    async def wait(self, count: int) -> list[tuple[int, int, MagnetarError | None]]:
+        while len(self.results) < count:
+            self._more.clear()
+            await self._more.wait()
+        return self.results
+
+
+class Stage:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore()
+        self.bookie = FaultyBookie()
+
+    def client(self) -> LedgerClient:
+        return LedgerClient(self.store, {"memory": self.bookie}, self.clock)
+
+    def factory(self, settings: ManagedLedgerSettings | None = None) -> ManagedLedgerFactory:
+        return ManagedLedgerFactory(self.store, self.client(), self.clock, settings)
+
+
+async def write(writer: LedgerWriter, *entries: bytes) -> int:
+    """Appends a group and waits; its first entry id. Raises what the writer says."""
+    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def on_appended(first: int, error: MagnetarError | None) -> None:
+        if error is None:
+            done.set_result(first)
+        else:
+            done.set_exception(error)
+
+    writer.append(list(entries), on_appended)
+    return await done
+
+
+async def publish(ledger: ManagedLedger, *entries: bytes) -> tuple[int, int]:
+    """Appends a group and waits; (ledger id, first entry id). Raises what the ledger says."""
+    appends = Appends()
+    ledger.append(list(entries), appends)
+    ((ledger_id, first, error),) = await appends.wait(1)
+    if error is not None:
+        raise error
+    return ledger_id, first
+
+
+async def turns(count: int = 10) -> None:
+    """Gives the loop some turns."""
+    for _ in range(count):
+        await asyncio.sleep(0)

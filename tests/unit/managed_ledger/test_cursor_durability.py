@@ -1,0 +1,388 @@
+"""What reaches the disk of a cursor, when, and what of it is there after a crash."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from tests.unit.ledger.stage import NAME, Stage, publish, turns
+
+from magnetar.bookie.api import EntryCorrupt, StoredEntry
+from magnetar.core.errors import Conflict, MagnetarError, NotFound
+from magnetar.core.ids import Position
+from magnetar.managed_ledger import cursor_log
+from magnetar.managed_ledger.context import PERSIST_INTERVAL_S
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.errors import CursorClosed, CursorCorrupt, ManagedLedgerFenced
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.settings import ManagedLedgerSettings
+
+
+async def start(
+    stage: Stage, entries: int = 20
+) -> tuple[ManagedLedgerFactory, ManagedLedger, Cursor, int]:
+    """A topic with entries in one ledger and a cursor before them."""
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    cursor = await ledger.open_cursor("sub", initial="earliest")
+    ledger_id, _ = await publish(ledger, *(b"%d" % number for number in range(entries)))
+    return factory, ledger, cursor, ledger_id
+
+
+async def reopened(stage: Stage) -> Cursor:
+    return (await stage.factory().open(NAME)).cursors["sub"]
+
+
+async def cursor_ledgers(stage: Stage, ledger: ManagedLedger) -> list[int]:
+    """The ledgers on the bookie that hold no entries of the topic."""
+    data = {info.ledger_id for info in ledger.ledgers}
+    return [i for i in await stage.bookie.list_ledgers() if i not in data]
+
+
+async def test_receipted_acks_survive_a_crash() -> None:
+    stage = Stage()
+    factory, _, cursor, ledger_id = await start(stage)
+    for entry_id in (0, 1, 5, 6, 9):
+        cursor.ack(ledger_id, entry_id)
+    assert not cursor.ack_batch(ledger_id, 7, 0b0110, 4)
+    await cursor.flush()
+    cursor.ack(ledger_id, 12)
+    await cursor.flush()
+    cursor.ack(ledger_id, 2)  # never receipted
+    await factory.abandon()
+    cursor = await reopened(stage)
+    assert cursor.mark_delete == (ledger_id, 1)
+    assert cursor.individually_deleted() == (
+        f"[({ledger_id}:4..{ledger_id}:6],({ledger_id}:8..{ledger_id}:9],"
+        f"({ledger_id}:11..{ledger_id}:12]]"
+    )
+    assert cursor.remaining_batch(ledger_id, 7) == 0b0110
+    assert cursor.backlog == 14
+    assert cursor.read_position == (ledger_id, 2)
+
+
+async def test_waiters_share_a_record() -> None:
+    stage = Stage()
+    _, _, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 0)
+    await cursor.flush()
+    assert cursor.log is not None
+    before = cursor.log.last_entry
+    order: list[int] = []
+    done = asyncio.Event()
+
+    def waiter(number: int) -> Callable[[MagnetarError | None], None]:
+        def on_durable(error: MagnetarError | None) -> None:
+            assert error is None
+            order.append(number)
+            if number == 9:
+                done.set()
+
+        return on_durable
+
+    for number in range(5):
+        cursor.ack(ledger_id, number + 1)
+        cursor.when_durable(waiter(number))
+    assert order == []
+    await asyncio.sleep(0)  # one record is on its way now
+    for number in range(5, 10):
+        cursor.ack(ledger_id, number + 1)
+        cursor.when_durable(waiter(number))
+    await done.wait()
+    assert order == list(range(10))
+    assert cursor.log.last_entry == before + 2
+
+
+async def test_nothing_to_write_is_durable_already() -> None:
+    stage = Stage()
+    _, ledger, cursor, _ = await start(stage)
+    await cursor.flush()
+    assert await cursor_ledgers(stage, ledger) == []
+    reader = ledger.new_non_durable_cursor("reader", Position(0, 0))
+    reader.ack_cumulative(ledger.last_confirmed)
+    await reader.flush()
+    assert await cursor_ledgers(stage, ledger) == []
+
+
+@pytest.mark.looptime
+async def test_acks_that_nobody_waits_for_are_written_within_a_second() -> None:
+    stage = Stage()
+    factory, _, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 0)
+    cursor.ack(ledger_id, 4)
+    await asyncio.sleep(PERSIST_INTERVAL_S + 0.01)
+    await factory.abandon()
+    assert (await reopened(stage)).backlog == 18
+
+
+async def test_closing_writes_the_rest_and_idle_state_fits_the_record() -> None:
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 0)
+    await factory.close()
+    assert await cursor_ledgers(stage, ledger) == []
+    with pytest.raises(CursorClosed):
+        await cursor.flush()
+    factory = stage.factory()
+    cursor = (await factory.open(NAME)).cursors["sub"]
+    assert cursor.mark_delete == (ledger_id, 0)
+    cursor.ack(ledger_id, 7)
+    await factory.close()
+    assert (await reopened(stage)).is_acked(ledger_id, 7)
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 3))
+async def test_a_crash_at_any_step_of_a_roll_keeps_what_was_durable(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursor_log, "LEDGER_BYTES_MIN", 0)
+    monkeypatch.setattr(cursor_log, "LEDGER_SNAPSHOTS_MAX", 0)
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 3)
+    await cursor.flush()
+    cursor.ack(ledger_id, 5)
+    told: list[MagnetarError | None] = []
+    cursor.when_durable(told.append)
+    await turns(steps)
+    receipted = told == [None]
+    await factory.abandon()
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    cursor = ledger.cursors["sub"]
+    assert cursor.is_acked(ledger_id, 3)
+    assert cursor.is_acked(ledger_id, 5) or not receipted
+    # Whatever the crash left behind is deleted.
+    cursor.ack(ledger_id, 6)
+    await cursor.flush()
+    await turns(30)
+    assert len(await cursor_ledgers(stage, ledger)) == 1
+
+
+async def test_the_ledger_rolls_and_the_old_one_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_log, "LEDGER_BYTES_MIN", 500)
+    monkeypatch.setattr(cursor_log, "LEDGER_SNAPSHOTS_MAX", 0)
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage, 300)
+    seen = set()
+    for entry_id in range(2, 300, 2):
+        cursor.ack(ledger_id, entry_id)
+        await cursor.flush()
+        seen |= set(await cursor_ledgers(stage, ledger))
+    await turns(20)
+    assert len(seen) > 5
+    assert len(await cursor_ledgers(stage, ledger)) == 1
+    await factory.abandon()
+    cursor = await reopened(stage)
+    assert [e for e in range(300) if cursor.is_acked(ledger_id, e)] == list(range(2, 300, 2))
+
+
+async def test_deltas_are_summed_up_in_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor_log, "DELTAS_BYTES_MIN", 300)
+    stage = Stage()
+    factory, _, cursor, ledger_id = await start(stage, 100)
+    for entry_id in range(2, 100, 2):
+        cursor.ack(ledger_id, entry_id)
+        if entry_id % 3 == 0:
+            cursor.ack_batch(ledger_id, entry_id + 1, 0b01, 2)
+        await cursor.flush()
+    await factory.abandon()
+    cursor = await reopened(stage)
+    assert [e for e in range(100) if cursor.is_acked(ledger_id, e)] == list(range(2, 100, 2))
+    assert sorted(cursor.batches) == [(ledger_id, e + 1) for e in range(6, 100, 6)]
+
+
+async def test_a_seek_is_durable_and_undoes_acks() -> None:
+    stage = Stage()
+    factory, _, cursor, ledger_id = await start(stage)
+    for entry_id in (0, 1, 2, 8):
+        cursor.ack(ledger_id, entry_id)
+    await cursor.flush()
+    await cursor.reset(Position(ledger_id, 1))
+    assert cursor.read_position == (ledger_id, 1)
+    cursor.ack(ledger_id, 4)
+    await cursor.flush()
+    await factory.abandon()
+    cursor = await reopened(stage)
+    assert [e for e in range(20) if cursor.is_acked(ledger_id, e)] == [0, 4]
+    await cursor.reset(Position(ledger_id, 99))
+    assert (cursor.backlog, cursor.read_position) == (0, (ledger_id, 20))
+    await cursor.reset(Position(-1, -1))
+    assert (cursor.backlog, cursor.read_position) == (20, (ledger_id, 0))
+
+
+async def test_a_failed_write_is_made_good_in_a_new_ledger() -> None:
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 0)
+    await cursor.flush()
+    (old,) = await cursor_ledgers(stage, ledger)
+    stage.bookie.refuse = lambda ledger, _ids: ledger == old
+    cursor.ack(ledger_id, 4)
+    await cursor.flush()
+    await turns(20)
+    assert old not in await cursor_ledgers(stage, ledger)
+    await factory.abandon()
+    assert (await reopened(stage)).is_acked(ledger_id, 4)
+
+
+async def test_while_nothing_can_be_written_waiters_hear_it_and_later_all_is_well() -> None:
+    stage = Stage()
+    factory, _, cursor, ledger_id = await start(stage)
+    stage.bookie.read_only = True
+    cursor.ack(ledger_id, 3)
+    with pytest.raises(MagnetarError, match="takes writes"):
+        await cursor.flush()
+    stage.bookie.read_only = False
+    cursor.ack(ledger_id, 5)
+    await cursor.flush()
+    await factory.abandon()
+    cursor = await reopened(stage)
+    assert cursor.is_acked(ledger_id, 3)
+    assert cursor.is_acked(ledger_id, 5)
+
+
+async def test_a_cursor_with_another_owner_is_fenced() -> None:
+    stage = Stage()
+    _, _, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 0)
+    await cursor.flush()
+    other = await reopened(stage)
+    other.ack(ledger_id, 1)
+    await other.flush()
+    for entry_id in (2, 3):
+        cursor.ack(ledger_id, entry_id)
+        with pytest.raises(MagnetarError):
+            await cursor.flush()
+    assert cursor.state == "Fenced"
+    other.ack(ledger_id, 4)
+    await other.flush()
+
+
+async def test_an_idle_cursor_with_another_owner_is_fenced_by_the_record() -> None:
+    stage = Stage()
+    _, _, cursor, ledger_id = await start(stage)
+    other = await reopened(stage)
+    other.ack(ledger_id, 1)
+    await other.flush()
+    cursor.ack(ledger_id, 2)
+    with pytest.raises(ManagedLedgerFenced):
+        await cursor.flush()
+
+
+async def test_a_harmed_record_is_named_and_nothing_is_reset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage)
+    ledger.set_retention(0, 0)
+    cursor.ack(ledger_id, 4)
+    await cursor.flush()
+    (log_ledger,) = await cursor_ledgers(stage, ledger)
+    await ledger.roll_over()
+    await factory.abandon()
+    read = stage.bookie.read_entries
+
+    async def harmed(ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]:
+        found = await read(ledger_id, first, last, bytes_max=bytes_max)
+        if ledger_id != log_ledger:
+            return found
+        return [StoredEntry(e.entry_id, e.data[:-9] + b"!" + e.data[-8:]) for e in found]
+
+    monkeypatch.setattr(stage.bookie, "read_entries", harmed)
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    assert ledger.cursors == {}
+    for _ in range(2):
+        with pytest.raises(CursorCorrupt, match=f"entry 0 of cursor ledger {log_ledger}: CRC"):
+            await ledger.open_cursor("sub")
+    ledger.set_retention(0, 0)
+    await ledger.trim()
+    assert ledger.entries_total == 20  # what it may need is kept
+    await ledger.delete_cursor("sub")
+    await turns(20)
+    assert ledger.entries_total == 0
+    assert (await ledger.open_cursor("sub")).backlog == 0
+
+
+async def test_what_the_bookie_cannot_read_is_corrupt_not_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 4)
+    await cursor.flush()
+    await factory.abandon()
+
+    async def corrupt(*_: int, bytes_max: int) -> list[StoredEntry]:
+        raise EntryCorrupt("CRC", "entry-log-7", 4096)
+
+    monkeypatch.setattr(stage.bookie, "read_entries", corrupt)
+    ledger = await stage.factory().open(NAME)
+    with pytest.raises(CursorCorrupt, match=r"sub: entry 0 of cursor ledger \d+: CRC"):
+        await ledger.open_cursor("sub")
+
+
+async def test_a_snapshot_without_its_last_part_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage, 2000)
+    cursor.ack(ledger_id, 3)
+    await cursor.flush()
+    monkeypatch.setattr("magnetar.managed_ledger.cursor_codec_v1.PART_BYTES", 200)
+    (log_ledger,) = await cursor_ledgers(stage, ledger)
+    for entry_id in range(5, 2000, 2):
+        cursor.ack_batch(ledger_id, entry_id, 1 << 80, 100)
+    monkeypatch.setattr(cursor_log, "DELTA_BYTES_MAX", 0)
+    # The bookie stores the first parts, and goes down before the last one.
+    stage.bookie.refuse = lambda ledger, ids: ledger == log_ledger and ids[0] > 40
+    stage.bookie.hold = True
+    cursor.when_durable(lambda _error: None)
+    await turns(2)
+    await factory.abandon()
+    assert (await stage.bookie.ledger_end(log_ledger)).last_entry == 40
+    stage.bookie.hold = False
+    cursor = await reopened(stage)
+    assert cursor.is_acked(ledger_id, 3)
+    assert cursor.batches == {}
+
+
+async def test_cursors_begin_where_they_are_told() -> None:
+    stage = Stage()
+    factory = stage.factory(ManagedLedgerSettings(rollover_entries_max=3, rollover_ms_min=0))
+    ledger = await factory.open(NAME)
+    places = [Position(*await publish(ledger, b"%d" % number)) for number in range(7)]
+    begins: dict[Position | str, int] = {"earliest": 7, "latest": 0, places[3]: 4, places[6]: 1}
+    for number, (initial, backlog) in enumerate(begins.items()):
+        durable = await ledger.open_cursor(f"d{number}", initial=initial)
+        assert durable.backlog == backlog
+        if isinstance(initial, Position):
+            assert durable.read_position == initial
+            reader = ledger.new_non_durable_cursor(f"r{number}", initial)
+            assert (reader.backlog, reader.read_position) == (backlog, initial)
+    assert await ledger.open_cursor("d0", initial="latest") is ledger.cursors["d0"]
+    with pytest.raises(Conflict):
+        ledger.new_non_durable_cursor("d0", places[0])
+    await factory.close()
+    ledger = await stage.factory().open(NAME)
+    assert [ledger.cursors[f"d{n}"].backlog for n in range(4)] == [7, 0, 4, 1]
+
+
+async def test_cursor_properties_and_deletion() -> None:
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage)
+    await cursor.set_properties({"a": "1"})
+    cursor.ack(ledger_id, 3)
+    await cursor.flush()
+    assert (await reopened(stage)).properties == {"a": "1"}
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    racing = await asyncio.gather(*(ledger.open_cursor("x/y z%") for _ in range(3)))
+    assert len({id(cursor) for cursor in racing}) == 1
+    await ledger.delete_cursor("sub")
+    await turns(20)
+    assert await cursor_ledgers(stage, ledger) == []
+    with pytest.raises(NotFound):
+        await ledger.delete_cursor("sub")
+    assert list((await stage.factory().open(NAME)).cursors) == ["x/y z%"]
