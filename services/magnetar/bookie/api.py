@@ -46,7 +46,7 @@ class NoSuchLedger(BookieError):
 
 
 class EntryUnknown(BookieError):
-    """This bookie cannot know whether it had the entry (it lost state): believe nobody's absence."""
+    """This bookie lost state: it cannot know whether it had the entry."""
 
 
 class EntryCorrupt(BookieError):

@@ -7,6 +7,7 @@ on a later turn of the loop included, so that nothing above can rely on being ca
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from magnetar.bookie.api import (
     BookieError,
@@ -33,6 +34,7 @@ class MemoryBookie:
     def __init__(self, bookie_id: str = "memory", incarnation: str = "0") -> None:
         self._identity = BookieIdentity(bookie_id, incarnation)
         self._ledgers: dict[int, _Ledger] = {}
+        self._deleted: set[int] = set()
 
     @property
     def identity(self) -> BookieIdentity:
@@ -52,9 +54,14 @@ class MemoryBookie:
         on_added: OnAdded,
         recovery: bool = False,
     ) -> None:
+        if not entries or len(entries) != len(entry_ids) or entry_ids[0] < 0:
+            raise ValueError(f"{len(entries)} entries for {len(entry_ids)} ids from 0 on")
+        if any(after <= before for before, after in pairwise(entry_ids)):
+            raise ValueError("entry ids must ascend")
         error: BookieError | None = None
-        ledger = self._ledgers.setdefault(ledger_id, _Ledger())
-        if ledger.fenced and not recovery:
+        if ledger_id in self._deleted:
+            error = NoSuchLedger(f"ledger {ledger_id} was deleted")
+        elif (ledger := self._ledgers.setdefault(ledger_id, _Ledger())).fenced and not recovery:
             error = LedgerFenced(f"ledger {ledger_id} is fenced")
         else:
             ledger.entries.update(zip(entry_ids, entries, strict=True))
@@ -78,15 +85,18 @@ class MemoryBookie:
         return found
 
     async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
-        if fence:
+        if fence and ledger_id not in self._deleted:
             self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
+            # The adds before it are answered first.
+            await asyncio.sleep(0)
         ledger = self._ledger(ledger_id)
         last_entry = max(ledger.entries, default=-1)
         length = sum(map(len, ledger.entries.values()))
         return LedgerEnd(ledger.last_add_confirmed, last_entry, ledger.fenced, length)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        self._ledgers.pop(ledger_id, None)
+        if self._ledgers.pop(ledger_id, None) is not None:
+            self._deleted.add(ledger_id)
 
     async def list_ledgers(self) -> list[int]:
         return sorted(self._ledgers)

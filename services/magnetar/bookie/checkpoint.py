@@ -1,0 +1,98 @@
+"""The checkpoint: up to where the journal is contained in the entry logs and the index.
+
+A file of 64 bytes with a CRC, replaced atomically. It is written after the logs and the index are
+synced; only then may journal files before the mark go. It also names the newest journal file, so
+that one that vanished is noticed. One mark serves the whole bookie.
+"""
+
+import struct
+import threading
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from google_crc32c import value
+
+from magnetar.bookie.files import Files, replace_file
+from magnetar.bookie.journal_files import JournalPosition
+
+VERSION: Final = 1
+FILE_NAME: Final = "checkpoint"
+MAGIC: Final = b"MGNTCKPT"
+
+_FORMAT: Final = struct.Struct("<8sHHI16sQQQQ")
+_CRC: Final = struct.Struct("<I")
+
+
+class CheckpointDamaged(ValueError):
+    """The file is there and does not hold."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """What the file says."""
+
+    position: JournalPosition
+    newest_file_id: int
+
+
+def encode(incarnation: bytes, mark: Mark) -> bytes:
+    """The file's content."""
+    at = mark.position
+    fixed = _FORMAT.pack(
+        MAGIC, VERSION, 0, 0, incarnation, at.file_id, at.offset, at.seq, mark.newest_file_id
+    )
+    return fixed + _CRC.pack(value(fixed))
+
+
+def decode(data: bytes, incarnation: bytes) -> Mark:
+    """Raises CheckpointDamaged."""
+    if len(data) != _FORMAT.size + _CRC.size or data[:8] != MAGIC:
+        raise CheckpointDamaged("no checkpoint")
+    if _CRC.unpack_from(data, _FORMAT.size)[0] != value(data[: _FORMAT.size]):
+        raise CheckpointDamaged("checkpoint fails its CRC")
+    _, version, _, _, found, file_id, offset, seq, newest = _FORMAT.unpack_from(data)
+    if version != VERSION:
+        raise CheckpointDamaged(f"checkpoint of version {version}, this software reads {VERSION}")
+    if found != incarnation:
+        raise CheckpointDamaged("checkpoint of another bookie or incarnation")
+    return Mark(JournalPosition(file_id, offset, seq), newest)
+
+
+class Checkpoint:
+    """The mark on disk. Thread-safe: the flush moves it, the journal names its newest file."""
+
+    def __init__(self, files: Files, data_dir: Path, incarnation: bytes, mark: Mark) -> None:
+        self._files = files
+        self._path = data_dir / FILE_NAME
+        self._incarnation = incarnation
+        self._lock = threading.Lock()
+        self._mark = mark
+
+    @property
+    def mark(self) -> Mark:
+        """What is on the disk."""
+        return self._mark
+
+    def advance(self, position: JournalPosition) -> None:
+        """Moves the mark, durably."""
+        with self._lock:
+            self._write(Mark(position, self._mark.newest_file_id))
+
+    def journal_begun(self, file_id: int) -> None:
+        """Names the newest journal file, durably."""
+        with self._lock:
+            self._write(Mark(self._mark.position, file_id))
+
+    def _write(self, mark: Mark) -> None:
+        replace_file(self._files, self._path, encode(self._incarnation, mark))
+        self._mark = mark
+
+
+def read_mark(files: Files, data_dir: Path, incarnation: bytes) -> Mark | None:
+    """The mark in a data directory, None if there is none; raises CheckpointDamaged."""
+    if FILE_NAME not in files.names(data_dir):
+        return None
+    try:
+        return decode(files.read_all(data_dir / FILE_NAME), incarnation)
+    except CheckpointDamaged as error:
+        raise CheckpointDamaged(f"{data_dir / FILE_NAME} at offset 0: {error}") from None

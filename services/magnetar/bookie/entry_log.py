@@ -1,0 +1,230 @@
+"""Entry logs: append-only files of blocks, written by the flush and the collector, read by all.
+
+Each writer has a log of its own and begins a new one when it is opened, when its log is full, and
+after any error: what a failed attempt left is never named by the index, and the collector takes it
+later. Blocks gather to about a MiB per write; `sync` makes all of them durable before the index
+names any. A log's number is never used twice while a file of it is there.
+
+Reading preads a whole block and checks every CRC. A reader holds the open file by reference, so
+that a log removed meanwhile can be read to the end; one that comes too late gets
+`FileNotFoundError` and asks the index again.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from magnetar.bookie import entry_log_codec_v1 as codec
+from magnetar.bookie.api import EntryCorrupt
+from magnetar.bookie.entry_log_codec_v1 import BadBlock, Block, Segment
+from magnetar.bookie.files import File, Files
+from magnetar.bookie.index import View
+from magnetar.bookie.settings import MIB, BookieSettings
+
+SUFFIX: Final = ".log"
+WRITE_BYTES: Final = 1 * MIB
+JOIN_ENTRY_BYTES_MAX: Final = 8192
+LOG_ID_MAX: Final = 2**32 - 1
+
+
+class Placed(NamedTuple):
+    """Where a block was put."""
+
+    log_id: int
+    offset: int
+    length: int
+
+
+def file_name(log_id: int) -> str:
+    """The name of a log's file."""
+    return f"{log_id:010d}{SUFFIX}"
+
+
+def log_ids(files: Files, directory: Path) -> list[int]:
+    """The numbers of the logs in a directory, ascending."""
+    return sorted(
+        int(stem)
+        for name in files.names(directory)
+        if name.endswith(SUFFIX) and (stem := name.removesuffix(SUFFIX)).isdigit()
+    )
+
+
+class EntryLogs:
+    """All logs of a bookie. Thread-safe."""
+
+    def __init__(
+        self, files: Files, directory: Path, incarnation: bytes, settings: BookieSettings
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self.incarnation = incarnation
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, File] = OrderedDict()
+        self._next_id = max(log_ids(files, directory), default=0) + 1
+        self._written: set[int] = set()
+
+    def path(self, log_id: int) -> Path:
+        """Where a log's file is."""
+        return self._directory / file_name(log_id)
+
+    def ids(self) -> list[int]:
+        """All logs that are there, ascending."""
+        return log_ids(self._files, self._directory)
+
+    def sealed_ids(self) -> list[int]:
+        """Logs that no writer is at."""
+        with self._lock:
+            written = set(self._written)
+        return [log_id for log_id in self.ids() if log_id not in written]
+
+    def create(self) -> tuple[int, File]:
+        """A new log with its header; its name is durable."""
+        with self._lock:
+            log_id = self._next_id
+            self._next_id += 1
+            self._written.add(log_id)
+        file = self._files.open(self.path(log_id), create=True)
+        file.write([codec.encode_file_header(self.incarnation, log_id)], 0)
+        self._files.sync_directory(self._directory)
+        return log_id, file
+
+    def sealed(self, log_id: int) -> None:
+        """Its writer has left the log."""
+        with self._lock:
+            self._written.discard(log_id)
+
+    def file(self, log_id: int) -> File:
+        """The log, open for reading; raises FileNotFoundError."""
+        with self._lock:
+            file = self._open.get(log_id)
+            if file is not None:
+                self._open.move_to_end(log_id)
+                return file
+            file = self._files.open(self.path(log_id), read_only=True)
+            self._open[log_id] = file
+            while len(self._open) > self.settings.entry_logs_open_max:
+                # Closed by its last reader.
+                self._open.popitem(last=False)
+            return file
+
+    def read(self, view: View) -> Block:
+        """The view's block; raises EntryCorrupt naming file and offset, or FileNotFoundError."""
+        file = self.file(view.log_id)
+        try:
+            data = file.read(view.offset, view.length)
+            if len(data) < view.length:
+                raise BadBlock(f"the file ends {view.length - len(data)} bytes short")
+            block = codec.decode_block(data, codec.log_magic(self.incarnation, view.log_id))
+            if block.ledger_id != view.ledger_id or not (
+                block.first_entry <= view.first <= view.last <= block.last_entry
+            ):
+                raise BadBlock(
+                    f"it holds ledger {block.ledger_id} entries {block.first_entry} to "
+                    f"{block.last_entry}"
+                )
+        except (BadBlock, OSError) as error:
+            raise EntryCorrupt(
+                f"ledger {view.ledger_id} entries {view.first} to {view.last}: block in "
+                f"{file.path} at offset {view.offset}: {error}",
+                str(file.path),
+                view.offset,
+            ) from error
+        return block
+
+    def read_raw(self, view: View) -> bytes:
+        """The block's bytes as they are."""
+        return self.file(view.log_id).read(view.offset, view.length)
+
+    def remove(self, log_id: int) -> int:
+        """Deletes a log that the index names no more; returns its bytes."""
+        path = self.path(log_id)
+        with self._lock:
+            file = self._open.pop(log_id, None)
+        if file is None:
+            file = self._files.open(path, read_only=True)
+        size = file.size()
+        self._files.remove(path)
+        return size
+
+    def close(self) -> None:
+        """Forgets the open files."""
+        with self._lock:
+            self._open.clear()
+
+
+class LogWriter:
+    """Appends blocks. For one thread."""
+
+    def __init__(self, logs: EntryLogs) -> None:
+        self._logs = logs
+        self._file: File | None = None
+        self._log_id = -1
+        self._magic = b""
+        self._offset = 0
+        self._unwritten: list[bytes] = []
+        self._unwritten_bytes = 0
+        self._unsynced: list[File] = []
+        self.bytes_written = 0
+
+    def append(
+        self,
+        ledger_id: int,
+        segments: Sequence[Segment],
+        ranges: Sequence[tuple[int, int]],
+        entries: Sequence[bytes],
+    ) -> Placed:
+        """Places a block; it is durable after `sync`."""
+        if self._file is None or self._offset >= self._logs.settings.entry_log_bytes:
+            self._begin()
+        head = codec.encode_head(self._magic, ledger_id, segments, ranges)
+        body_bytes = sum(segment.body_bytes for segment in segments)
+        length = len(head) + body_bytes
+        padding = -length % codec.ALIGNMENT
+        self._unwritten.append(head)
+        if body_bytes <= JOIN_ENTRY_BYTES_MAX * len(entries):
+            self._unwritten.append(b"".join(entries))
+        else:
+            self._unwritten += entries
+        if padding:
+            self._unwritten.append(bytes(padding))
+        placed = Placed(self._log_id, self._offset, length + padding)
+        self._offset += placed.length
+        self._unwritten_bytes += placed.length
+        if self._unwritten_bytes >= WRITE_BYTES:
+            self._write()
+        return placed
+
+    def sync(self) -> None:
+        """Writes and syncs all blocks appended so far."""
+        self._write()
+        for file in self._unsynced:
+            file.sync()
+        self._unsynced = [self._file] if self._file is not None else []
+
+    def abandon(self) -> None:
+        """Leaves the current log; the next block begins a new one. For errors and the end."""
+        if self._file is not None:
+            self._logs.sealed(self._log_id)
+        self._file = None
+        self._unwritten = []
+        self._unwritten_bytes = 0
+        self._unsynced = []
+
+    def _begin(self) -> None:
+        self._write()
+        if self._file is not None:
+            self._logs.sealed(self._log_id)
+        self._log_id, self._file = self._logs.create()
+        self._magic = codec.log_magic(self._logs.incarnation, self._log_id)
+        self._offset = codec.FILE_HEADER_BYTES
+        self._unsynced.append(self._file)
+
+    def _write(self) -> None:
+        if self._unwritten and self._file is not None:
+            start = self._offset - self._unwritten_bytes
+            self.bytes_written += self._file.write(self._unwritten, start)
+        self._unwritten = []
+        self._unwritten_bytes = 0

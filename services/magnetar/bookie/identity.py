@@ -1,0 +1,114 @@
+"""Who a data directory belongs to: a bookie's id, and the incarnation drawn when it was formatted.
+
+The file `identity` is made once, last of all, when an empty directory is formatted. A directory
+with data and no identity is not formatted again: an empty disk under an old name must be another
+bookie, and a lost identity must not turn old data into a new bookie's. The lock file keeps a
+second process out and names the first one's pid.
+"""
+
+import re
+import uuid
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from google_crc32c import value
+
+from magnetar.bookie.api import BookieError, BookieIdentity
+from magnetar.bookie.files import DataDirLocked, File, Files, replace_file
+
+FORMAT_VERSION: Final = 1
+FILE_NAME: Final = "identity"
+LOCK_NAME: Final = "lock"
+JOURNAL_DIR: Final = "journal"
+ENTRY_LOG_DIR: Final = "entry-logs"
+INDEX_DIR: Final = "index"
+
+_BOOKIE_ID: Final = re.compile(r"^[-._:\w]{1,255}$", re.ASCII)
+
+
+class DataDirError(BookieError):
+    """The data directory cannot be used; the text says why and what to do."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The content of the identity file."""
+
+    bookie_id: str
+    incarnation: str
+    format_version: int
+
+    @property
+    def public(self) -> BookieIdentity:
+        """As the bookie's peers know it."""
+        return BookieIdentity(self.bookie_id, self.incarnation)
+
+    @property
+    def salt(self) -> bytes:
+        """The incarnation's 16 bytes, as they stand in the other files."""
+        return uuid.UUID(self.incarnation).bytes
+
+
+def encode(identity: Identity) -> bytes:
+    """One line of JSON and one with its CRC-32C, so that a human can read it."""
+    line = msgspec.json.encode(identity)
+    return line + b"\ncrc32c:%08x\n" % value(line)
+
+
+def decode(data: bytes, path: Path) -> Identity:
+    """Raises DataDirError naming the file."""
+    line, _, rest = data.partition(b"\n")
+    if rest != b"crc32c:%08x\n" % value(line):
+        raise DataDirError(f"{path} at offset 0: the identity fails its CRC")
+    try:
+        version = msgspec.json.decode(line).get("format_version")
+        if version != FORMAT_VERSION:
+            raise DataDirError(
+                f"{path}: data of format version {version}, this software reads "
+                f"{FORMAT_VERSION}; use the release that wrote it or one that can upgrade it"
+            )
+        return msgspec.json.decode(line, type=Identity)
+    except (msgspec.DecodeError, AttributeError) as error:
+        raise DataDirError(f"{path} at offset 0: the identity cannot be read: {error}") from None
+
+
+def lock_data_dir(files: Files, data_dir: Path) -> File:
+    """Keeps every other process out until closed."""
+    files.make_directory(data_dir)
+    try:
+        return files.lock(data_dir / LOCK_NAME)
+    except DataDirLocked as error:
+        raise DataDirError(str(error.strerror)) from None
+
+
+def read_identity(files: Files, data_dir: Path) -> Identity | None:
+    """The directory's identity, None if it has none."""
+    path = data_dir / FILE_NAME
+    if FILE_NAME not in files.names(data_dir):
+        return None
+    return decode(files.read_all(path), path)
+
+
+def open_identity(files: Files, data_dir: Path, bookie_id: str) -> tuple[Identity, bool]:
+    """The directory's identity, and whether it was formatted just now."""
+    if not _BOOKIE_ID.match(bookie_id):
+        raise DataDirError(f"invalid bookie id '{bookie_id}': use letters, digits and -._:")
+    identity = read_identity(files, data_dir)
+    if identity is not None:
+        if identity.bookie_id != bookie_id:
+            raise DataDirError(
+                f"{data_dir} holds the data of bookie '{identity.bookie_id}', not of '{bookie_id}'"
+            )
+        return identity, False
+    for name in (JOURNAL_DIR, ENTRY_LOG_DIR):
+        if files.names(data_dir / name):
+            raise DataDirError(
+                f"{data_dir} holds data in {name}/ but no identity file: "
+                "restore the file, or move the data away to begin a new bookie"
+            )
+    files.sync_directory(data_dir.parent)
+    identity = Identity(bookie_id, str(uuid.uuid4()), FORMAT_VERSION)
+    for name in (JOURNAL_DIR, ENTRY_LOG_DIR, INDEX_DIR):
+        files.make_directory(data_dir / name)
+    replace_file(files, data_dir / FILE_NAME, encode(identity))
+    return identity, True

@@ -1,0 +1,238 @@
+"""The index: which log, where, holds an entry; and what is known of each ledger.
+
+One record per block, not per entry. A *view* maps the entries [first, last] of a ledger to a
+block: usually all of it, or a part where a later block holds some of its entries again (replay,
+re-replication). Views of one ledger are disjoint, so one reverse seek finds the only candidate.
+Keys are big-endian, so that they sort as numbers do:
+
+    "b" ledger first   → log u32, offset u64, length u32, last i64
+    "l" ledger         → last add confirmed, last entry, length, deleted at (ms), flags
+    "u" log ledger     → bytes of the ledger in the log (an estimate, for the collector)
+    "d" ledger first   → damage found when the journal was replayed: last, offset, file
+    "m" name           → format and incarnation; the limbo bound
+
+The flush and the collector both change views; each holds `lock` from reading to writing them.
+"""
+
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from magnetar.bookie.index_store import Batch, IndexStore
+
+VERSION: Final = 1
+ID_END: Final = 2**63 - 1
+
+_BLOCK_KEY: Final = struct.Struct(">cqq")
+_LEDGER_KEY: Final = struct.Struct(">cq")
+_BLOCK: Final = struct.Struct("<IQIq")
+_LEDGER: Final = struct.Struct("<qqqqB")
+_DAMAGE: Final = struct.Struct("<qQ")
+_USAGE: Final = struct.Struct("<q")
+_LIMBO_KEY: Final = b"mlimbo"
+_IDENTITY_KEY: Final = b"midentity"
+
+FLAG_FENCED: Final = 1
+FLAG_DELETED: Final = 2
+
+
+class View(msgspec.Struct, gc=False, frozen=True):
+    """Entries `first` to `last` of a ledger, as far as they exist, are in this block."""
+
+    ledger_id: int
+    first: int
+    last: int
+    log_id: int
+    offset: int
+    length: int
+
+
+class LedgerRecord(msgspec.Struct, gc=False, frozen=True):
+    """What is kept of a ledger beside its entries."""
+
+    last_add_confirmed: int
+    last_entry: int
+    length_bytes: int
+    deleted_ms: int
+    flags: int
+
+
+class Damage(msgspec.Struct, gc=False, frozen=True):
+    """Entries that were acknowledged and whose journal record is bad."""
+
+    ledger_id: int
+    first: int
+    last: int
+    file: str
+    offset: int
+
+
+def block_key(ledger_id: int, first: int) -> bytes:
+    """The key of a view."""
+    return _BLOCK_KEY.pack(b"b", ledger_id, first)
+
+
+def decode_view(key: bytes, value: bytes) -> View:
+    """A view from its record; raises struct.error or ValueError where it is malformed."""
+    _, ledger_id, first = _BLOCK_KEY.unpack(key)
+    log_id, offset, length, last = _BLOCK.unpack(value)
+    return View(ledger_id, first, last, log_id, offset, length)
+
+
+def put_view(batch: Batch, view: View) -> None:
+    """Adds a view to a batch."""
+    value = _BLOCK.pack(view.log_id, view.offset, view.length, view.last)
+    batch.put(block_key(view.ledger_id, view.first), value)
+
+
+class Index:
+    """Typed access to the store."""
+
+    def __init__(self, store: IndexStore) -> None:
+        self.store = store
+        self.lock = threading.Lock()
+
+    # --- views -----------------------------------------------------------------------------
+
+    def find(self, ledger_id: int, entry_id: int) -> View | None:
+        """The view whose range holds the entry."""
+        pair = self.store.last_at_or_before(block_key(ledger_id, entry_id))
+        if pair is None or pair[0][:9] != _LEDGER_KEY.pack(b"b", ledger_id):
+            return None
+        view = decode_view(*pair)
+        return view if view.last >= entry_id else None
+
+    def find_from(self, ledger_id: int, entry_id: int, last: int) -> View | None:
+        """The view whose range holds the entry, or the next one that begins by `last`."""
+        view = self.find(ledger_id, entry_id)
+        if view is not None:
+            return view
+        begin, end = block_key(ledger_id, entry_id), block_key(ledger_id, last) + b"\0"
+        for pair in self.store.scan(begin, end):
+            return decode_view(*pair)
+        return None
+
+    def views(self, ledger_id: int, first: int = 0, last: int = ID_END) -> Iterator[View]:
+        """Views that overlap the range, ascending."""
+        view = self.find(ledger_id, first)
+        if view is not None and view.first < first:
+            yield view
+        begin, end = block_key(ledger_id, first), block_key(ledger_id, last) + b"\0"
+        for pair in self.store.scan(begin, end):
+            yield decode_view(*pair)
+
+    def all_views(self) -> Iterator[View]:
+        """Every view, by ledger and entry."""
+        for pair in self.store.scan(b"b", b"c"):
+            yield decode_view(*pair)
+
+    def cover(self, batch: Batch, new: View) -> list[View]:
+        """Puts `new` and cuts what overlaps it; returns the views that are gone altogether."""
+        gone: list[View] = []
+        for old in list(self.views(new.ledger_id, new.first, new.last)):
+            batch.delete(block_key(old.ledger_id, old.first))
+            if old.first >= new.first and old.last <= new.last:
+                gone.append(old)
+            if old.first < new.first:
+                put_view(batch, msgspec.structs.replace(old, last=new.first - 1))
+            if old.last > new.last:
+                put_view(batch, msgspec.structs.replace(old, first=new.last + 1))
+        put_view(batch, new)
+        return gone
+
+    # --- ledgers ---------------------------------------------------------------------------
+
+    def ledger(self, ledger_id: int) -> LedgerRecord | None:
+        """What is kept of the ledger."""
+        value = self.store.get(_LEDGER_KEY.pack(b"l", ledger_id))
+        return LedgerRecord(*_LEDGER.unpack(value)) if value is not None else None
+
+    def ledgers(self) -> Iterator[tuple[int, LedgerRecord]]:
+        """All ledgers, deleted ones with a tombstone included, ascending."""
+        for key, value in self.store.scan(b"l", b"m"):
+            yield _LEDGER_KEY.unpack(key)[1], LedgerRecord(*_LEDGER.unpack(value))
+
+    # --- the collector's estimates ---------------------------------------------------------
+
+    def usage(self, log_id: int) -> Iterator[tuple[int, int]]:
+        """(ledger, bytes) of a log."""
+        begin = _LEDGER_KEY.pack(b"u", log_id)
+        for key, value in self.store.scan(begin, _LEDGER_KEY.pack(b"u", log_id + 1)):
+            yield int.from_bytes(key[9:], "big"), _USAGE.unpack(value)[0]
+
+    def add_usage(self, batch: Batch, log_id: int, ledger_id: int, change: int) -> None:
+        """Adds to a ledger's bytes in a log."""
+        key = _LEDGER_KEY.pack(b"u", log_id) + ledger_id.to_bytes(8, "big")
+        value = batch.writes.get(key) or self.store.get(key)
+        before = _USAGE.unpack(value)[0] if value is not None else 0
+        batch.put(key, _USAGE.pack(max(before + change, 0)))
+
+    # --- damage, limbo, identity -----------------------------------------------------------
+
+    def damages(self) -> Iterator[Damage]:
+        """All damage on record."""
+        for key, value in self.store.scan(b"d", b"e"):
+            _, ledger_id, first = _BLOCK_KEY.unpack(key)
+            last, offset = _DAMAGE.unpack_from(value)
+            file = value[_DAMAGE.size :].decode("utf-8", "replace")
+            yield Damage(ledger_id, first, last, file, offset)
+
+    @property
+    def limbo_through(self) -> int:
+        """Up to this ledger, what is absent may have been lost; -1 if nothing was."""
+        value = self.store.get(_LIMBO_KEY)
+        return _USAGE.unpack(value)[0] if value is not None else -1
+
+    @property
+    def identity(self) -> bytes | None:
+        """The incarnation and version this index was made for."""
+        return self.store.get(_IDENTITY_KEY)
+
+
+def put_ledger(batch: Batch, ledger_id: int, record: LedgerRecord) -> None:
+    """Adds a ledger's record to a batch."""
+    value = _LEDGER.pack(
+        record.last_add_confirmed,
+        record.last_entry,
+        record.length_bytes,
+        record.deleted_ms,
+        record.flags,
+    )
+    batch.put(_LEDGER_KEY.pack(b"l", ledger_id), value)
+
+
+def drop_ledger(batch: Batch, ledger_id: int) -> None:
+    """Removes a ledger's record."""
+    batch.delete(_LEDGER_KEY.pack(b"l", ledger_id))
+
+
+def drop_entries(batch: Batch, ledger_id: int) -> None:
+    """Removes a ledger's views and damage."""
+    for prefix in (b"b", b"d"):
+        batch.delete_range(
+            _LEDGER_KEY.pack(prefix, ledger_id), _LEDGER_KEY.pack(prefix, ledger_id + 1)
+        )
+
+
+def drop_usage(batch: Batch, log_id: int) -> None:
+    """Removes a log's estimates."""
+    batch.delete_range(_LEDGER_KEY.pack(b"u", log_id), _LEDGER_KEY.pack(b"u", log_id + 1))
+
+
+def put_damage(batch: Batch, damage: Damage) -> None:
+    """Puts damage on record."""
+    value = _DAMAGE.pack(damage.last, damage.offset) + damage.file.encode()
+    batch.put(_BLOCK_KEY.pack(b"d", damage.ledger_id, damage.first), value)
+
+
+def put_limbo(batch: Batch, through: int) -> None:
+    """Raises the limbo bound."""
+    batch.put(_LIMBO_KEY, _USAGE.pack(through))
+
+
+def put_identity(batch: Batch, incarnation: bytes) -> None:
+    """Ties the index to its bookie."""
+    batch.put(_IDENTITY_KEY, bytes([VERSION]) + incarnation)

@@ -1,0 +1,170 @@
+"""The journal's files: their names, the one that is written, and those that are written again.
+
+A file is preallocated in steps, so that a sync need not write its size, and one that the
+checkpoint has passed is kept as a spare and written again, so that a sync need not write its block
+map either (measured: 59 µs of CPU per 200 KiB commit against 97 for a preallocated new file and
+532 for a growing one). The last `journal_reserve_bytes` of what is preallocated are for fences and
+deletes: on a full disk adds fail, but what frees space can still be journalled.
+"""
+
+import contextlib
+import errno
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.files import File, Files
+from magnetar.bookie.settings import BookieSettings
+
+SUFFIX: Final = ".journal"
+SPARE_SUFFIX: Final = ".spare"
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class JournalPosition(msgspec.Struct, frozen=True, order=True):
+    """A place between two records; `seq` is that of the last record before it."""
+
+    file_id: int
+    offset: int
+    seq: int
+
+
+def file_name(file_id: int) -> str:
+    """The name of a journal file."""
+    return f"{file_id:016d}{SUFFIX}"
+
+
+def file_ids(files: Files, directory: Path) -> list[int]:
+    """The numbers of the journal files in a directory, ascending."""
+    return sorted(
+        int(stem)
+        for name in files.names(directory)
+        if name.endswith(SUFFIX) and (stem := name.removesuffix(SUFFIX)).isdigit()
+    )
+
+
+class JournalTrim:
+    """Removes journal files that the checkpoint has passed, or keeps them as spares."""
+
+    def __init__(self, files: Files, directory: Path, settings: BookieSettings) -> None:
+        self._files = files
+        self._directory = directory
+        self._settings = settings
+        self.spares: deque[Path] = deque(
+            directory / name for name in files.names(directory) if name.endswith(SPARE_SUFFIX)
+        )
+        """Added to by the flush's thread, taken by the journal's."""
+
+    def __call__(self, mark: JournalPosition) -> None:
+        """Drops the files below the mark, lowest first, so that what is left has no hole."""
+        for file_id in file_ids(self._files, self._directory):
+            if file_id >= mark.file_id:
+                return
+            path = self._directory / file_name(file_id)
+            if len(self.spares) < self._settings.journal_recycled_files_max:
+                spare = path.with_suffix(SPARE_SUFFIX)
+                self._files.rename(path, spare)
+                self.spares.append(spare)
+            else:
+                self._files.remove(path)
+
+
+class JournalWriter:
+    """The file that is written. For one thread."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        incarnation: bytes,
+        settings: BookieSettings,
+        start: JournalPosition,
+        spares: deque[Path],
+        on_new_file: Callable[[int], None],
+    ) -> None:
+        """Begins file `start.file_id` with the record after `start.seq`."""
+        self._files = files
+        self._directory = directory
+        self._incarnation = incarnation
+        self._settings = settings
+        self._spares = spares
+        self._on_new_file = on_new_file
+        self.seq = start.seq
+        """The last number that was written."""
+        self._file_id = start.file_id
+        self._file, self._allocated = self._prepare(start.file_id)
+        self._offset = codec.FILE_HEADER_BYTES
+        self.marks = codec.FileMarks(incarnation, start.file_id)
+
+    @property
+    def path(self) -> Path:
+        """The file that is written."""
+        return self._file.path
+
+    @property
+    def position(self) -> JournalPosition:
+        """Where the next record goes."""
+        return JournalPosition(self._file_id, self._offset, self.seq)
+
+    def reserve(self, wanted: int) -> None:
+        """Makes room for `wanted` bytes beside the reserve; raises OSError if there is none.
+
+        Rolls to the next file first where this one would grow beyond its size.
+        """
+        settings = self._settings
+        begun = self._offset > codec.FILE_HEADER_BYTES
+        if begun and self._offset + wanted > settings.journal_file_bytes:
+            file, allocated = self._prepare(self._file_id + 1)
+            self._file_id += 1
+            self._file, self._allocated = file, allocated
+            self._offset = codec.FILE_HEADER_BYTES
+            self.marks = codec.FileMarks(self._incarnation, self._file_id)
+        end = self._offset + wanted + settings.journal_reserve_bytes
+        if end > self._allocated:
+            step = settings.journal_preallocate_bytes
+            target = -(-end // step) * step
+            self._file.preallocate(self._allocated, target - self._allocated)
+            self._allocated = target
+
+    def write(self, buffers: Sequence[bytes], seq: int, *, durable: bool) -> None:
+        """Appends whole records, the last of which has number `seq`."""
+        self._offset += self._file.write(buffers, self._offset, durable=durable)
+        self.seq = seq
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _prepare(self, file_id: int) -> tuple[File, int]:
+        """File `file_id`, its name and header durable, and its preallocated bytes."""
+        path = self._directory / file_name(file_id)
+        try:
+            file, allocated = self._create(file_id, path)
+            self._files.sync_directory(self._directory)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.remove(path)
+            raise
+        self._on_new_file(file_id)
+        return file, allocated
+
+    def _create(self, file_id: int, path: Path) -> tuple[File, int]:
+        recycled = bool(self._spares)
+        if recycled:
+            self._files.rename(self._spares.popleft(), path)
+            file = self._files.open(path)
+        else:
+            file = self._files.open(path, create=True)
+        allocated = file.size()
+        settings = self._settings
+        step = max(settings.journal_preallocate_bytes, settings.journal_reserve_bytes)
+        if allocated < step:
+            file.preallocate(allocated, step - allocated)
+            allocated = step
+        header = codec.FileHeader(file_id, self.seq + 1, self._incarnation, recycled)
+        file.write([codec.encode_file_header(header)], 0, durable=True)
+        return file, allocated

@@ -1,0 +1,302 @@
+"""Reads journal files back: valid records in order, and what is bad between or behind them.
+
+A record counts only with a valid head, a valid body and the number that is due. Where something
+else stands, the scan looks for the next valid record by the file's mark and goes on there, so that
+one bad record never hides the good ones behind it. What it skipped is a `Bad`; whether that was
+acknowledged is decided at the end (`JournalScan.judge`), when the highest `durable_seq` that any
+record proves is known:
+
+- lost numbers at or below it: **damage**;
+- bad bytes with nothing valid behind them: the torn tail of a commit that nobody was told of. But
+  in a file that was zeros before, a record complete to its last byte, without a gap of zeros as an
+  unwritten sector leaves, cannot be torn: damage too. (In a recycled file the mark that the
+  journal writes when adds pause has to prove it.)
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from google_crc32c import value
+
+from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.files import File, Files
+from magnetar.bookie.journal_codec_v1 import (
+    BadRecord,
+    FileHeader,
+    FileMarks,
+    IncompleteRecord,
+    Record,
+)
+from magnetar.bookie.journal_files import file_ids, file_name
+from magnetar.bookie.settings import MIB
+
+CHUNK_BYTES: Final = 8 * MIB
+SECTOR_BYTES: Final = 512
+
+
+class Found(msgspec.Struct, gc=False):
+    """A valid record."""
+
+    file_id: int
+    offset: int
+    record: Record
+    body: bytes
+
+
+class Bad(msgspec.Struct, gc=False):
+    """Bytes `offset` to `end` of a file where records `first_seq` to `last_seq` belong.
+
+    `record` is the head, where only the body is bad. `last_seq` is -1 at a file's tail: unknown.
+    """
+
+    path: Path
+    file_id: int
+    offset: int
+    end: int
+    first_seq: int
+    last_seq: int
+    reason: str
+    record: Record | None
+    looks_complete: bool = False
+    harmless: bool = False
+    """A file header or a mark: no record went with it."""
+    damage: bool = False
+
+
+class _Window:
+    """The part of a file that is in memory."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self.size = file.size()
+        self.start = 0
+        self.data = b""
+
+    def at(self, offset: int, length: int) -> int:
+        """Where in `data` the file's bytes from `offset` are, at least `length` if there."""
+        begin = offset - self.start
+        if begin >= 0 and begin + length <= len(self.data):
+            return begin
+        self.start = offset
+        self.data = self._file.read(offset, max(length, CHUNK_BYTES))
+        return 0
+
+
+class JournalScan:
+    """One pass over the journal files of a directory, from a position on."""
+
+    def __init__(self, files: Files, directory: Path, incarnation: bytes) -> None:
+        self._files = files
+        self._directory = directory
+        self._incarnation = incarnation
+        self.bad: list[Bad] = []
+        self.durable_seq = -1
+        self.last_seq = -1
+        self.ends: dict[int, int] = {}
+        """Per file, where its last valid record ends."""
+
+    def records(self, first_file_id: int, offset: int, seq: int) -> Iterator[Found]:
+        """Valid records from the one after `seq` at `offset` of file `first_file_id` on.
+
+        A `seq` of -1 means unknown: then it is what the first file's header says.
+        """
+        self.last_seq = seq
+        for file_id in file_ids(self._files, self._directory):
+            if file_id < first_file_id:
+                continue
+            start = offset if file_id == first_file_id else codec.FILE_HEADER_BYTES
+            yield from self.file_records(file_id, start)
+
+    def file_records(self, file_id: int, start: int) -> Iterator[Found]:
+        """Valid records of one file, after `last_seq`."""
+        path = self._directory / file_name(file_id)
+        file = self._files.open(path, read_only=True)
+        try:
+            window = _Window(file)
+            self.ends[file_id] = start
+            header = self._check_header(path, file_id, window)
+            if header is not None and header.file_id != file_id:
+                return
+            was_zeros = header is not None and not header.recycled
+            yield from self._scan(path, file_id, window, start, was_zeros)
+        finally:
+            file.close()
+
+    def judge(self) -> list[Bad]:
+        """All that is bad, each marked as damage or torn."""
+        newest = max(self.ends, default=-1)
+        for bad in self.bad:
+            if bad.harmless:
+                # A header torn while the newest file was begun: no record can be behind it.
+                in_use = self.ends[bad.file_id] > codec.FILE_HEADER_BYTES
+                bad.damage = in_use or bad.file_id != newest
+            else:
+                proven = bad.first_seq <= self.durable_seq
+                bad.damage = proven or (bad.last_seq < 0 and bad.looks_complete)
+        return self.bad
+
+    def _check_header(self, path: Path, file_id: int, window: _Window) -> FileHeader | None:
+        """The file's header, None where it is bad. A file that was recycled and not begun yet
+        still has its former number."""
+        begin = window.at(0, codec.FILE_HEADER_BYTES)
+        page = window.data[begin : begin + codec.FILE_HEADER_BYTES]
+        try:
+            header = codec.decode_file_header(page)
+            if header.incarnation != self._incarnation:
+                raise BadRecord("journal file of another bookie or incarnation")
+        except BadRecord as error:
+            if page.strip(b"\0"):
+                self._add_bad(path, file_id, 0, len(page), str(error))
+                self.bad[-1].harmless = True
+            return None
+        if self.last_seq < 0:
+            self.last_seq = header.first_seq - 1
+        if header.file_id == file_id and header.first_seq > self.last_seq + 1:
+            self._add_bad(path, file_id, 0, 0, "the records before this file are missing")
+            self.last_seq = self.bad[-1].last_seq = header.first_seq - 1
+        return header
+
+    def _scan(
+        self, path: Path, file_id: int, window: _Window, start: int, was_zeros: bool
+    ) -> Iterator[Found]:
+        marks = FileMarks(self._incarnation, file_id)
+        offset = start
+        while offset < window.size:
+            found = self._record_at(file_id, window, offset)
+            if isinstance(found, Found):
+                self._check_mark(path, file_id, window, found, marks)
+                offset += found.record.size
+                self._accept(file_id, found, offset)
+                yield found
+                continue
+            next_offset = self._resync(file_id, window, offset, marks)
+            if next_offset is None:
+                self._tail(path, file_id, window, offset, found, was_zeros)
+                return
+            self._add_bad(path, file_id, offset, next_offset, *found)
+            at = window.at(next_offset, codec.HEAD_BYTES)
+            record = codec.decode_head(window.data, at)
+            first = record.first_entry if record.kind == codec.KIND_GAP else record.seq
+            last = record.seq if record.kind == codec.KIND_MARK else first - 1
+            self.bad[-1].last_seq = last
+            self.last_seq = last
+            offset = next_offset
+
+    def _accept(self, file_id: int, found: Found, end: int) -> None:
+        record = found.record
+        self.last_seq = record.seq
+        self.durable_seq = max(self.durable_seq, record.durable_seq)
+        self.ends[file_id] = end
+
+    def _record_at(
+        self, file_id: int, window: _Window, offset: int, *, any_seq: bool = False
+    ) -> "Found | tuple[str, Record | None]":
+        """The record at `offset`, or why there is none and its head if that is good."""
+        try:
+            record = self._head_at(window, offset)
+        except BadRecord as error:
+            return str(error), None
+        due = self.last_seq + (0 if record.kind == codec.KIND_MARK else 1)
+        first = record.first_entry if record.kind == codec.KIND_GAP else record.seq
+        if first < due or (first > due and not any_seq):
+            return f"record {first} where {due} is due", None
+        length = record.head_bytes + record.body_bytes
+        if offset + length > window.size:
+            return "the file ends within the record", record
+        at = window.at(offset, length)
+        body = window.data[at + record.head_bytes : at + length]
+        if value(body) != record.body_crc:
+            return "record body fails its CRC", record
+        return Found(file_id, offset, record, body)
+
+    def _check_mark(
+        self, path: Path, file_id: int, window: _Window, found: Found, marks: FileMarks
+    ) -> None:
+        """A good record whose padding or mark is bad counts; a flipped bit there is reported."""
+        length = found.record.head_bytes + found.record.body_bytes
+        offset = found.offset + length
+        wanted = marks.tails[-length % codec.ALIGNMENT]
+        at = window.at(offset, len(wanted))
+        tail = window.data[at : at + len(wanted)]
+        if tail != wanted and tail.strip(b"\0"):
+            end = offset + len(tail)
+            self._add_bad(path, file_id, offset, end, "padding or mark is bad", found.record)
+            self.bad[-1].harmless = True
+
+    def _head_at(self, window: _Window, offset: int) -> Record:
+        at = window.at(offset, codec.HEAD_BYTES)
+        try:
+            return codec.decode_head(window.data, at)
+        except IncompleteRecord as error:
+            if offset + error.wanted > window.size:
+                raise BadRecord("the file ends within a record's head") from None
+            at = window.at(offset, error.wanted)
+            return codec.decode_head(window.data, at)
+
+    def _resync(self, file_id: int, window: _Window, offset: int, marks: FileMarks) -> int | None:
+        """Where the next valid record begins, at `offset` or behind it."""
+        if isinstance(self._record_at(file_id, window, offset, any_seq=True), Found):
+            return offset
+        mark_bytes = codec.MARK_BYTES
+        position = offset - offset % codec.ALIGNMENT
+        while position < window.size:
+            at = window.at(position, mark_bytes)
+            hit = window.data.find(marks.mark, at)
+            if hit < 0:
+                position = max(window.start + len(window.data) - mark_bytes + 1, position + 1)
+                if window.start + len(window.data) >= window.size:
+                    return None
+                continue
+            candidate = window.start + hit + mark_bytes
+            position = candidate
+            if candidate <= offset or candidate % codec.ALIGNMENT:
+                continue
+            found = self._record_at(file_id, window, candidate, any_seq=True)
+            if isinstance(found, Found):
+                return candidate
+        return None
+
+    def _tail(
+        self,
+        path: Path,
+        file_id: int,
+        window: _Window,
+        offset: int,
+        found: "tuple[str, Record | None]",
+        was_zeros: bool,
+    ) -> None:
+        """What is behind a file's last valid record: zeros, an old life, or something bad."""
+        reason, record = found
+        if record is None and not was_zeros:
+            return
+        end = offset + record.size if record is not None else offset + codec.HEAD_BYTES
+        complete = end <= window.size
+        end = min(end, window.size)
+        at = window.at(offset, end - offset)
+        data = window.data[at : at + end - offset]
+        if not data.strip(b"\0"):
+            return
+        self._add_bad(path, file_id, offset, end, reason, record)
+        self.bad[-1].looks_complete = was_zeros and complete and not _has_unwritten(data, offset)
+
+    def _add_bad(
+        self,
+        path: Path,
+        file_id: int,
+        offset: int,
+        end: int,
+        reason: str,
+        record: Record | None = None,
+    ) -> None:
+        self.bad.append(Bad(path, file_id, offset, end, self.last_seq + 1, -1, reason, record))
+
+
+def _has_unwritten(data: bytes, offset: int) -> bool:
+    """Whether the part of some sector in `data`, or its end, is zeros: as a torn write leaves."""
+    cuts = [0, *range(-offset % SECTOR_BYTES, len(data), SECTOR_BYTES), len(data)]
+    pieces = [data[start:stop] for start, stop in pairwise(cuts) if start < stop]
+    pieces.append(data[-codec.MARK_BYTES :])
+    return not all(piece.strip(b"\0") for piece in pieces)

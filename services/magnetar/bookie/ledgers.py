@@ -1,0 +1,177 @@
+"""What a bookie knows of each ledger in memory: fenced, deleted, its ends.
+
+A state is made on a ledger's first use, from the index where it is there (one RocksDB get, some
+microseconds, once per ledger and process), and kept. `dirty` holds those whose record must go to
+the index with the next flush. For the event loop's thread; the flush reads what it is handed.
+"""
+
+from typing import Final
+
+from magnetar.bookie.index import (
+    FLAG_DELETED,
+    FLAG_FENCED,
+    Damage,
+    Index,
+    LedgerRecord,
+)
+
+STATES_KEPT_MAX: Final = 65_536
+
+
+class LedgerState:
+    """One ledger."""
+
+    __slots__ = (
+        "deleted_ms",
+        "exists",
+        "fence_durable",
+        "fenced",
+        "last_add_confirmed",
+        "last_entry",
+        "last_indexed",
+        "ledger_id",
+        "length_bytes",
+        "pending",
+    )
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.exists = False
+        """Whether anything of it was ever made durable here."""
+        self.fenced = False
+        self.fence_durable = False
+        self.deleted_ms = -1
+        self.last_add_confirmed = -1
+        self.last_entry = -1
+        self.last_indexed = -1
+        """The highest entry that the index may name; what is above is in the write cache only."""
+        self.length_bytes = 0
+        """Bytes of all entries; -1 once some came again or late, and it is not worth counting."""
+        self.pending = 0
+        """Groups on their way to the disk."""
+
+    @property
+    def deleted(self) -> bool:
+        return self.deleted_ms >= 0
+
+    def added(self, first: int, last: int, size: int, last_add_confirmed: int) -> None:
+        """A group became durable."""
+        self.exists = True
+        if last_add_confirmed > self.last_add_confirmed:
+            self.last_add_confirmed = last_add_confirmed
+        if first > self.last_entry:
+            if self.length_bytes >= 0:
+                self.length_bytes += size
+        else:
+            self.length_bytes = -1
+        if last > self.last_entry:
+            self.last_entry = last
+
+    @property
+    def record(self) -> LedgerRecord:
+        """As it goes to the index."""
+        flags = (FLAG_FENCED if self.fenced else 0) | (FLAG_DELETED if self.deleted else 0)
+        return LedgerRecord(
+            self.last_add_confirmed, self.last_entry, self.length_bytes, self.deleted_ms, flags
+        )
+
+
+class Ledgers:
+    """See the module."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._states: dict[int, LedgerState] = {}
+        self.dirty: dict[int, LedgerState] = {}
+        self.flushing = False
+        """Whether states taken from `dirty` are not in the index yet."""
+        self.limbo_through = index.limbo_through
+        self._damages: dict[int, list[Damage]] = {}
+        for damage in index.damages():
+            self._damages.setdefault(damage.ledger_id, []).append(damage)
+
+    def get(self, ledger_id: int) -> LedgerState:
+        """The ledger's state, whether it exists or not."""
+        state = self._states.get(ledger_id)
+        return state if state is not None else self._load(ledger_id)
+
+    def _load(self, ledger_id: int) -> LedgerState:
+        if len(self._states) >= STATES_KEPT_MAX:
+            self._forget_idle()
+        state = self._states[ledger_id] = LedgerState(ledger_id)
+        record = self._index.ledger(ledger_id)
+        if record is not None:
+            state.exists = True
+            state.fenced = state.fence_durable = bool(record.flags & FLAG_FENCED)
+            state.deleted_ms = record.deleted_ms
+            state.length_bytes = record.length_bytes
+            state.last_add_confirmed = record.last_add_confirmed
+            state.last_entry = state.last_indexed = record.last_entry
+        if ledger_id <= self.limbo_through:
+            # A fence may have been lost with what was damaged: only a recovery may add here.
+            state.fenced = True
+        return state
+
+    def _forget_idle(self) -> None:
+        """Drops states that the index has too and that nothing is under way for."""
+        if self.flushing:
+            return
+        self._states = {
+            ledger_id: state
+            for ledger_id, state in self._states.items()
+            if state.pending or ledger_id in self.dirty or state.last_entry > state.last_indexed
+        }
+
+    def is_limbo(self, ledger_id: int) -> bool:
+        """Whether entries of the ledger may have been lost without a trace."""
+        return ledger_id <= self.limbo_through
+
+    def damage(self, ledger_id: int, entry_id: int) -> Damage | None:
+        """The damage that took the entry."""
+        for damage in self._damages.get(ledger_id, ()):
+            if damage.first <= entry_id <= damage.last:
+                return damage
+        return None
+
+    @property
+    def damaged_ranges(self) -> int:
+        """How many ranges of entries are on record as damaged."""
+        return sum(map(len, self._damages.values()))
+
+    def add_damage(self, damage: Damage) -> None:
+        """Notes damage found at replay."""
+        self._damages.setdefault(damage.ledger_id, []).append(damage)
+
+    def set_limbo(self, through: int) -> None:
+        """All ledgers up to `through` may have lost entries and fences."""
+        self.limbo_through = through
+        for state in self._states.values():
+            if state.ledger_id <= through:
+                state.fenced = True
+
+    def known_ids(self) -> set[int]:
+        """Every ledger that was ever heard of here."""
+        return {ledger_id for ledger_id, _ in self._index.ledgers()} | set(self._states)
+
+    def take_dirty(self) -> list[LedgerState]:
+        """What the next flush has to put into the index."""
+        dirty, self.dirty = self.dirty, {}
+        return list(dirty.values())
+
+    def ids(self, indexed: list[int]) -> list[int]:
+        """All ledgers that exist, ascending; `indexed` are those that the index has."""
+        found = set(indexed)
+        for ledger_id, state in self._states.items():
+            if state.deleted:
+                found.discard(ledger_id)
+            elif state.exists:
+                found.add(ledger_id)
+        return sorted(found)
+
+    def indexed_ids(self) -> list[int]:
+        """Ledgers in the index that are not deleted. For any thread."""
+        return [
+            ledger_id
+            for ledger_id, record in self._index.ledgers()
+            if not record.flags & FLAG_DELETED
+        ]

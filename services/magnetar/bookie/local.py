@@ -1,0 +1,408 @@
+"""The storage node of this machine: journal, write cache, entry logs, index and read cache.
+
+An add is encoded and queued at once (`Journal.append`), put into the write cache when its commit
+is durable, and only then answered: what can be read is durable. A full half of the write cache is
+swapped and flushed on its own thread (`WriteStage`). All state is touched on the event loop's
+thread only; the threads are handed what they work on.
+
+Journal → write cache → flush → checkpoint → trim: see `journal`, `write_stage`, `flush` and
+`recovery`; reads: `reads`; collection of garbage: `gc`; the files: `docs/storage-format.md`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.api import (
+    BookieError,
+    BookieIdentity,
+    BookieReadOnly,
+    LedgerEnd,
+    LedgerFenced,
+    NoSuchLedger,
+    OnAdded,
+    StoredEntry,
+)
+from magnetar.bookie.disk_guard import DiskGuard
+from magnetar.bookie.entry_log_codec_v1 import Segment
+from magnetar.bookie.files import Files, OsFiles
+from magnetar.bookie.flush import FlushJob
+from magnetar.bookie.index_store import RocksIndexStore
+from magnetar.bookie.journal import Append, Commit, Journal
+from magnetar.bookie.journal_files import FULL_ERRNOS, JournalWriter
+from magnetar.bookie.ledgers import LedgerState
+from magnetar.bookie.opening import OpenIndex, Parts, open_parts
+from magnetar.bookie.reads import Halves, Reader
+from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX, GROUP_BYTES_MAX, BookieSettings
+from magnetar.bookie.stats import BookieStats, Counters
+from magnetar.bookie.write_stage import WriteStage
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+
+log = get_logger("magnetar.bookie")
+
+DEFAULT_SETTINGS: Final = BookieSettings()
+
+_Group = tuple[LedgerState, Sequence[int], Sequence[bytes], Segment, int, OnAdded]
+
+
+class LocalBookie:
+    """See `bookie.api.Bookie`. Made by `open`."""
+
+    def __init__(
+        self, files: Files, parts: Parts, settings: BookieSettings, clock: Clock, *, threads: bool
+    ) -> None:
+        self._files = files
+        self._parts = parts
+        self._settings = settings
+        self._clock = clock
+        self._ledgers = parts.ledgers
+        self._halves = Halves(parts.half)
+        self._counters = Counters()
+        self._closed = False
+        self._guard = DiskGuard(files, parts.journal_dir, settings)
+        self._read_pool = (
+            ThreadPoolExecutor(settings.read_threads, "bookie-read") if threads else None
+        )
+        self._reader = Reader(
+            parts.ledgers, self._halves, parts.index, parts.logs, settings, self._read_pool
+        )
+        writer = JournalWriter(
+            files,
+            parts.journal_dir,
+            parts.identity.salt,
+            settings,
+            parts.recovered.next_position,
+            parts.trim.spares,
+            parts.checkpoint.journal_begun,
+        )
+        self._journal = Journal(
+            writer,
+            settings,
+            on_commit=self._committed,
+            on_full=lambda error: self._guard.full(str(error)),
+            on_failed=lambda error: log.error("read-only until restarted", error=str(error)),
+            threaded=threads,
+        )
+        self._stage = WriteStage(
+            self._halves,
+            parts.ledgers,
+            self._journal,
+            parts.flusher,
+            settings,
+            clock.monotonic,
+            self._flushed,
+            self._flush_failed,
+            threaded=threads,
+        )
+        self._stage.position = parts.recovered.next_position
+        self._tasks = TaskSet("bookie")
+        self._tasks.start(self._tick(), "tick")
+
+    @classmethod
+    async def open(
+        cls,
+        data_dir: Path,
+        bookie_id: str,
+        *,
+        settings: BookieSettings = DEFAULT_SETTINGS,
+        clock: Clock | None = None,
+        files: Files | None = None,
+        open_index: OpenIndex = RocksIndexStore,
+        threads: bool = True,
+    ) -> "LocalBookie":
+        """Opens the data directory, formatting it if it is empty; raises DataDirError.
+
+        With `threads=False` all runs on the loop, in a fixed order, for simulations.
+        """
+        files = files if files is not None else OsFiles()
+        clock = clock if clock is not None else SystemClock()
+        arguments = (files, data_dir, bookie_id, settings, clock, open_index)
+        if threads:
+            loop = asyncio.get_running_loop()
+            parts = await loop.run_in_executor(None, open_parts, *arguments)
+        else:
+            parts = open_parts(*arguments)
+        return cls(files, parts, settings, clock, threads=threads)
+
+    # --- what it is ------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> BookieIdentity:
+        return self._parts.identity.public
+
+    @property
+    def writable(self) -> bool:
+        return self._refusal() is None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of adds that are not durable yet; adds are refused at the queue's bound."""
+        return self._journal.pending_bytes
+
+    def notify_low(self, callback: Callable[[], None]) -> None:
+        """Calls back once, on the loop, when `pending_bytes` is low (again)."""
+        self._journal.notify_low(callback)
+
+    def _refusal(self) -> BookieError | None:
+        if self._closed:
+            return BookieReadOnly("the bookie is closed")
+        return self._journal.failure or self._guard.refusal
+
+    # --- adds ------------------------------------------------------------------------------
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        *,
+        last_add_confirmed: int,
+        on_added: OnAdded,
+        recovery: bool = False,
+    ) -> None:
+        """See `Bookie.add_entries`. The sequences must not be changed until it is answered."""
+        if type(entry_ids) is not range or entry_ids.step != 1:
+            entry_ids = _ascending(entry_ids)
+        count = len(entries)
+        if not count or count != len(entry_ids) or entry_ids[0] < 0:
+            raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 on")
+        state = self._ledgers.get(ledger_id)
+        state.pending += 1
+        error = self._refusal()
+        if state.fenced or state.deleted:
+            if state.deleted:
+                error = NoSuchLedger(f"ledger {ledger_id} was deleted")
+            elif not recovery:
+                error = LedgerFenced(f"ledger {ledger_id} is fenced")
+        if error is not None:
+            nothing = Segment(0, 0, 0, b"")
+            self._journal.refuse(self._added, (state, (), (), nothing, -1, on_added), error)
+            return
+        body, size, crc = codec.body_of(entries)
+        if size > GROUP_BYTES_MAX or count > ENTRIES_PER_GROUP_MAX:
+            state.pending -= 1
+            raise ValueError(f"a group of {count} entries and {size} bytes is too large")
+        lengths = codec.pack_lengths(entries)
+        segment = Segment(count, crc, size, lengths)
+        self._journal.append(
+            codec.KIND_ADD,
+            ledger_id,
+            self._added,
+            (state, entry_ids, entries, segment, last_add_confirmed, on_added),
+            last_add_confirmed=last_add_confirmed,
+            entry_ids=entry_ids,
+            lengths=lengths,
+            body=body,
+            body_bytes=size,
+            body_crc=crc,
+        )
+
+    def _added(self, item: Append) -> None:
+        group: _Group = item.context  # type: ignore[assignment]
+        state, entry_ids, entries, segment, last_add_confirmed, on_added = group
+        state.pending -= 1
+        if item.error is None:
+            self._halves.active.add(state.ledger_id, entry_ids, entries, segment)
+            state.added(entry_ids[0], entry_ids[-1], segment.body_bytes, last_add_confirmed)
+            counters = self._counters
+            counters.entries_added += segment.count
+            counters.bytes_added += segment.body_bytes
+        on_added(item.error)
+
+    # --- reads -----------------------------------------------------------------------------
+
+    async def read_entries(
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int
+    ) -> list[StoredEntry]:
+        """See `Bookie.read_entries`."""
+        return await self._reader.read(ledger_id, first, last, bytes_max=bytes_max)
+
+    # --- ledgers ---------------------------------------------------------------------------
+
+    async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
+        """See `Bookie.ledger_end`."""
+        if not fence:
+            state = self._reader.existing(ledger_id)
+        else:
+            state = self._ledgers.get(ledger_id)
+            if state.deleted:
+                raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+            # Refused from this moment on; what was queued before is completed before the fence.
+            state.fenced = True
+            if not state.fence_durable:
+                await self._journalled(codec.KIND_FENCE, state)
+                state.exists = state.fence_durable = True
+                self._ledgers.dirty[ledger_id] = state
+        return LedgerEnd(
+            state.last_add_confirmed, state.last_entry, state.fenced, state.length_bytes
+        )
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """See `Bookie.delete_ledger`."""
+        state = self._ledgers.get(ledger_id)
+        if state.deleted or not (state.exists or state.pending):
+            return
+        state.deleted_ms = self._clock.now_ms()
+        try:
+            await self._journalled(codec.KIND_DELETE, state)
+        except BookieError:
+            state.deleted_ms = -1
+            raise
+
+    async def list_ledgers(self) -> list[int]:
+        """See `Bookie.list_ledgers`."""
+        if self._read_pool is None:
+            return self._ledgers.ids(self._ledgers.indexed_ids())
+        loop = asyncio.get_running_loop()
+        indexed = await loop.run_in_executor(self._read_pool, self._ledgers.indexed_ids)
+        return self._ledgers.ids(indexed)
+
+    async def _journalled(self, kind: int, state: LedgerState) -> None:
+        """Writes a record of a ledger; returns when it is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        state.pending += 1
+
+        def done(item: Append) -> None:
+            state.pending -= 1
+            if item.error is None and kind == codec.KIND_DELETE:
+                self._forget(state)
+            if future.done():
+                return
+            if item.error is not None:
+                future.set_exception(item.error)
+            else:
+                future.set_result(None)
+
+        if self._closed:
+            raise BookieReadOnly("the bookie is closed")
+        self._journal.append(kind, state.ledger_id, done)
+        await future
+
+    def _forget(self, state: LedgerState) -> None:
+        """A delete is durable: memory goes now, the disk with the next flush and collection."""
+        state.exists = True
+        self._halves.active.drop(state.ledger_id)
+        self._reader.cache.drop_ledger(state.ledger_id)
+        self._ledgers.dirty[state.ledger_id] = state
+
+    # --- housekeeping ----------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Puts all that was added into entry logs and index, and moves the checkpoint there."""
+        await self._stage.flush()
+
+    def stats(self) -> BookieStats:
+        """Counts and sizes as of now."""
+        counters = self._counters
+        halves = [half for half in (self._halves.active, self._halves.flushing) if half]
+        refusal = self._refusal()
+        cache = self._reader.cache
+        return BookieStats(
+            writable=refusal is None,
+            read_only_reason=str(refusal) if refusal is not None else "",
+            entries_added=counters.entries_added,
+            bytes_added=counters.bytes_added,
+            entries_read=self._reader.entries_read,
+            bytes_read=self._reader.bytes_read,
+            journal_commits=counters.journal_sync.count,
+            journal_bytes=counters.journal_bytes,
+            journal_pending_bytes=self._journal.pending_bytes,
+            journal_sync_seconds=counters.journal_sync.sum_s,
+            journal_sync_buckets=tuple(counters.journal_sync.counts),
+            write_cache_bytes=sum(half.charge for half in halves),
+            write_cache_entries=sum(half.count for half in halves),
+            flushes=counters.flushes,
+            flush_bytes=counters.flush_bytes,
+            read_cache_bytes=cache.bytes,
+            read_cache_hits=cache.hits,
+            read_cache_misses=cache.misses,
+            entry_logs=len(self._parts.logs.ids()),
+            logs_removed=counters.logs_removed,
+            logs_compacted=counters.logs_compacted,
+            gc_bytes_freed=counters.gc_bytes_freed,
+            disk_bytes_total=self._guard.usage.total,
+            disk_bytes_free=self._guard.usage.free,
+            ledgers_in_limbo_through=self._ledgers.limbo_through,
+            damaged_ranges=self._ledgers.damaged_ranges,
+        )
+
+    async def abort(self) -> None:
+        """Stops without finishing anything, as if the process had been killed."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.stop()
+        self._journal.abort()
+        self._stage.close()
+        self._release()
+
+    async def close(self) -> None:
+        """See `Bookie.close`. A flush that fails leaves its entries to the journal."""
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.stop()
+        await self._journal.close()
+        with contextlib.suppress(OSError):
+            await self._stage.flush()
+        self._stage.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._read_pool is not None:
+            self._read_pool.shutdown(wait=True)
+        self._parts.logs.close()
+        self._parts.index.store.close()
+        self._parts.lock.close()
+
+    def _committed(self, commit: Commit) -> None:
+        if commit.seconds:
+            self._counters.journal_sync.add(commit.seconds)
+            self._counters.journal_bytes += commit.bytes_written
+        self._stage.committed(commit.end)
+
+    def _flushed(self, job: FlushJob) -> None:
+        self._counters.flushes += 1
+        self._counters.flush_bytes += job.bytes_written
+        for ledger_id in job.overlapped:
+            self._reader.cache.drop_ledger(ledger_id)
+
+    def _flush_failed(self, error: OSError) -> None:
+        if error.errno in FULL_ERRNOS:
+            self._guard.full(str(error))
+
+    async def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        settings = self._settings
+        next_check = self._clock.monotonic() + settings.disk_check_interval_s
+        while True:
+            await asyncio.sleep(settings.tick_s)
+            self._stage.tick()
+            now = self._clock.monotonic()
+            if now >= next_check:
+                next_check = now + settings.disk_check_interval_s
+                if self._read_pool is None:
+                    usage = self._guard.measure()
+                else:
+                    usage = await loop.run_in_executor(self._read_pool, self._guard.measure)
+                self._guard.judge(usage)
+
+
+def _ascending(entry_ids: Sequence[int]) -> "range | tuple[int, ...]":
+    """The ids as a range if they are one; raises ValueError unless they ascend."""
+    ids = tuple(entry_ids)
+    if not ids:
+        return range(0)
+    span = range(ids[0], ids[0] + len(ids))
+    if ids == tuple(span):
+        return span
+    if any(after <= before for before, after in pairwise(ids)):
+        raise ValueError("entry ids must ascend")
+    return ids

@@ -1,0 +1,154 @@
+"""Puts a bookie's parts together from a data directory: lock, identity, index, checkpoint, replay.
+
+All of it blocks and runs on one thread before anything is served.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from magnetar.bookie import identity as identity_file
+from magnetar.bookie import index as index_format
+from magnetar.bookie.checkpoint import Checkpoint, Mark
+from magnetar.bookie.entry_log import EntryLogs
+from magnetar.bookie.files import File, Files
+from magnetar.bookie.flush import Flusher, FlushJob
+from magnetar.bookie.identity import DataDirError, Identity
+from magnetar.bookie.index import Index
+from magnetar.bookie.index_store import Batch, IndexDamaged, IndexStore
+from magnetar.bookie.journal_files import JournalPosition, JournalTrim
+from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.recovery import Recovered, Replay, find_mark, set_aside
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.write_cache import WriteCacheHalf
+from magnetar.core.clock import Clock
+from magnetar.core.log import get_logger
+
+log = get_logger("magnetar.bookie.opening")
+
+OpenIndex = Callable[[Path], IndexStore]
+
+
+class Parts(msgspec.Struct):
+    """What a bookie is made of."""
+
+    lock: File
+    identity: Identity
+    index: Index
+    ledgers: Ledgers
+    logs: EntryLogs
+    checkpoint: Checkpoint
+    trim: JournalTrim
+    flusher: Flusher
+    half: WriteCacheHalf
+    recovered: Recovered
+    journal_dir: Path
+
+
+def open_parts(
+    files: Files,
+    data_dir: Path,
+    bookie_id: str,
+    settings: BookieSettings,
+    clock: Clock,
+    open_index: OpenIndex,
+) -> Parts:
+    """Opens or formats the directory; raises DataDirError."""
+    lock = identity_file.lock_data_dir(files, data_dir)
+    try:
+        identity, formatted = identity_file.open_identity(files, data_dir, bookie_id)
+        try:
+            store = open_index(data_dir / identity_file.INDEX_DIR)
+        except IndexDamaged as error:
+            raise DataDirError(f"{error}; `magnetar bookie inspect` says more") from error
+        try:
+            return _recover(files, data_dir, identity, settings, clock, store, lock, formatted)
+        except BaseException:
+            store.close()
+            raise
+    except BaseException:
+        lock.close()
+        raise
+
+
+def _recover(
+    files: Files,
+    data_dir: Path,
+    identity: Identity,
+    settings: BookieSettings,
+    clock: Clock,
+    store: IndexStore,
+    lock: File,
+    formatted: bool,
+) -> Parts:
+    index = Index(store)
+    journal_dir = data_dir / identity_file.JOURNAL_DIR
+    mark = find_mark(files, data_dir, identity.salt)
+    _check_index(index, identity, mark, data_dir)
+    ledgers = Ledgers(index)
+    logs = EntryLogs(files, data_dir / identity_file.ENTRY_LOG_DIR, identity.salt, settings)
+    checkpoint = Checkpoint(files, data_dir, identity.salt, mark)
+    trim = JournalTrim(files, journal_dir, settings)
+    flusher = Flusher(logs, index, checkpoint, settings, trim)
+
+    def flush(half: WriteCacheHalf, position: JournalPosition) -> None:
+        states = {state.ledger_id: state for state in ledgers.take_dirty()}
+        last_indexed = {id_: ledgers.get(id_).last_indexed for id_ in half.ledgers}
+        for id_, entries in half.ledgers.items():
+            state = states[id_] = ledgers.get(id_)
+            state.last_indexed = max(state.last_indexed, entries.last)
+        records = [(id_, state.record) for id_, state in states.items()]
+        flusher.run(FlushJob(half, position, records, last_indexed))
+
+    replay = Replay(
+        files, journal_dir, identity.salt, settings, index, ledgers, flush, clock.now_ms
+    )
+    recovered = replay.run(mark)
+    if any(not bad.harmless for bad in recovered.damage):
+        # Damage is faced once: the checkpoint moves past it, the evidence is kept.
+        flush(replay.half, recovered.next_position)
+        replay.half = WriteCacheHalf()
+        set_aside(files, recovered.damage)
+    if recovered.records or not formatted:
+        log.info(
+            "bookie data opened",
+            path=str(data_dir),
+            records_replayed=recovered.records,
+            bytes_replayed=recovered.bytes_replayed,
+            damaged_ranges=len(recovered.damage),
+        )
+    return Parts(
+        lock,
+        identity,
+        index,
+        ledgers,
+        logs,
+        checkpoint,
+        trim,
+        flusher,
+        replay.half,
+        recovered,
+        journal_dir,
+    )
+
+
+def _check_index(index: Index, identity: Identity, mark: Mark, data_dir: Path) -> None:
+    """An index that is empty although there was a checkpoint was lost, not new."""
+    found = index.identity
+    wanted = bytes([index_format.VERSION]) + identity.salt
+    if found is None and mark.position.seq == 0:
+        batch = Batch()
+        index_format.put_identity(batch, identity.salt)
+        index.store.write(batch)
+        index.store.sync()
+    elif found is None:
+        raise DataDirError(
+            f"{data_dir / identity_file.INDEX_DIR} is empty although entries were stored: "
+            "restore it, or take this bookie out and let its ledgers be copied from others"
+        )
+    elif found != wanted:
+        raise DataDirError(
+            f"{data_dir / identity_file.INDEX_DIR} belongs to another bookie, incarnation or "
+            "format version"
+        )

@@ -1,0 +1,266 @@
+"""Reads: write cache, then read cache, then index and entry log.
+
+What is in memory is answered without leaving the event loop's turn. A miss reads one whole block
+on a thread of the small pool "bookie-read"; where a reader goes on in sequence, the blocks behind
+it are read ahead while it works. A block that was moved by the collector between index and log is
+looked up again. Entries are handed out by reference.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+
+from magnetar.bookie.api import (
+    BookieError,
+    EntryCorrupt,
+    EntryUnknown,
+    NoSuchEntry,
+    NoSuchLedger,
+    StoredEntry,
+)
+from magnetar.bookie.entry_log import EntryLogs
+from magnetar.bookie.index import Index, View
+from magnetar.bookie.index_store import IndexDamaged
+from magnetar.bookie.ledgers import Ledgers, LedgerState
+from magnetar.bookie.read_cache import CachedBlock, ReadCache
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.write_cache import WriteCacheHalf
+
+CHUNK_ENTRIES_MAX: Final = 1024
+LOOKUPS_MAX: Final = 8
+"""Times a block is looked up again because the collector moved it meanwhile."""
+
+Chunk = tuple[Sequence[int], list[bytes]]
+
+
+class Halves(msgspec.Struct):
+    """The write cache: the half that takes adds, and the one that is being flushed."""
+
+    active: WriteCacheHalf
+    flushing: WriteCacheHalf | None = None
+
+
+class Reader:
+    """Answers reads. For the event loop's thread."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        halves: Halves,
+        index: Index,
+        logs: EntryLogs,
+        settings: BookieSettings,
+        pool: ThreadPoolExecutor | None,
+    ) -> None:
+        self._ledgers = ledgers
+        self._halves = halves
+        self._index = index
+        self._logs = logs
+        self._settings = settings
+        self._pool = pool
+        self.cache = ReadCache(settings.read_cache_bytes)
+        self._ahead: dict[int, asyncio.Future[None]] = {}
+        self.entries_read = 0
+        self.bytes_read = 0
+
+    async def read(
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int
+    ) -> list[StoredEntry]:
+        """See `Bookie.read_entries`."""
+        state = self.existing(ledger_id)
+        ids: list[int] = []
+        entries: list[bytes] = []
+        room = bytes_max
+        position = first
+        while position <= last and (room > 0 or not entries):
+            try:
+                chunk = await self._next_chunk(state, position, last)
+            except BookieError:
+                if entries:
+                    break
+                raise
+            if chunk is None or chunk[0][0] != position:
+                # A hole: the end, other bookies' entries, or a loss that must not be passed over.
+                if not entries:
+                    raise self._absent(state, first)
+                if chunk is None or self._doubtful(state, position):
+                    break
+            fitting, size = _fitting(chunk[1], room, at_least=0 if entries else 1)
+            ids += chunk[0][:fitting]
+            entries += chunk[1][:fitting]
+            room -= size
+            if fitting < len(chunk[1]):
+                break
+            position = ids[-1] + 1
+        self.entries_read += len(entries)
+        self.bytes_read += bytes_max - room
+        return list(map(StoredEntry, ids, entries))
+
+    def existing(self, ledger_id: int) -> LedgerState:
+        """The ledger's state; raises NoSuchLedger or EntryUnknown."""
+        state = self._ledgers.get(ledger_id)
+        if state.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        if not state.exists:
+            if self._ledgers.is_limbo(ledger_id):
+                raise EntryUnknown(f"ledger {ledger_id} may have been lost with damaged bytes")
+            raise NoSuchLedger(f"no ledger {ledger_id} here")
+        return state
+
+    async def _next_chunk(self, state: LedgerState, position: int, last: int) -> Chunk | None:
+        """The next entries from `position` on, None if there are none up to `last`."""
+        ledger_id = state.ledger_id
+        chunk = self._in_write_cache(ledger_id, position, last)
+        if position > state.last_indexed or (chunk is not None and chunk[0][0] == position):
+            return chunk
+        # Only what comes before the write cache's chunk is wanted from disk.
+        disk_last = last if chunk is None else chunk[0][0] - 1
+        start = position
+        while start <= disk_last:
+            block = self.cache.find(ledger_id, start)
+            if block is not None:
+                self.cache.hits += 1
+            else:
+                block = await self._block(state, start, disk_last)
+                if state.deleted:
+                    raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+                if block is None:
+                    break
+            ids, entries = block.block.slice(start, min(disk_last, block.last))
+            if ids:
+                return ids, entries
+            start = block.last + 1
+        return chunk
+
+    def _in_write_cache(self, ledger_id: int, position: int, last: int) -> Chunk | None:
+        halves = self._halves
+        chunk = halves.active.slice(ledger_id, position, last, CHUNK_ENTRIES_MAX)
+        if halves.flushing is None or (chunk is not None and chunk[0][0] == position):
+            return chunk
+        older = halves.flushing.slice(ledger_id, position, last, CHUNK_ENTRIES_MAX)
+        if chunk is None or (older is not None and older[0][0] < chunk[0][0]):
+            return older
+        return chunk
+
+    async def _block(self, state: LedgerState, position: int, last: int) -> CachedBlock | None:
+        """The first block from `position` on that is on disk, through the read cache."""
+        ledger_id = state.ledger_id
+        ahead = self._ahead.get(ledger_id)
+        if ahead is not None:
+            await asyncio.shield(ahead)
+            block = self.cache.find(ledger_id, position)
+            if block is not None:
+                self.cache.hits += 1
+                return block
+        self.cache.misses += 1
+        block = await self._load(ledger_id, position, last)
+        if block is not None and not state.deleted:
+            sequential = self.cache.find(ledger_id, block.first - 1) is not None
+            self.cache.add(block)
+            if sequential:
+                self._read_ahead(ledger_id, block.last + 1)
+        return block
+
+    async def _load(self, ledger_id: int, position: int, last: int) -> CachedBlock | None:
+        if self._pool is None:
+            return self.load(ledger_id, position, last)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self.load, ledger_id, position, last)
+
+    def load(self, ledger_id: int, position: int, last: int) -> CachedBlock | None:
+        """The first block from `position` on, from its log. For any thread."""
+        gone: View | None = None
+        for _ in range(LOOKUPS_MAX):
+            try:
+                view = self._index.find_from(ledger_id, position, last)
+            except IndexDamaged as error:
+                raise EntryCorrupt(str(error), "index", 0) from error
+            if view is None:
+                return None
+            try:
+                block = self._logs.read(view)
+            except FileNotFoundError:
+                if view == gone:
+                    break
+                gone = view
+                continue
+            return CachedBlock(ledger_id, view.first, view.last, block)
+        assert gone is not None  # noqa: S101 - the loop found a view each time
+        path = str(self._logs.path(gone.log_id))
+        raise EntryCorrupt(
+            f"ledger {ledger_id} entries {gone.first} to {gone.last}: {path} is missing",
+            path,
+            gone.offset,
+        )
+
+    def _read_ahead(self, ledger_id: int, position: int) -> None:
+        if self._pool is None or ledger_id in self._ahead:
+            return
+        state = self._ledgers.get(ledger_id)
+        if position > state.last_indexed or self.cache.find(ledger_id, position) is not None:
+            return
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(
+            self._pool, self._load_ahead, ledger_id, position, state.last_indexed
+        )
+        done = self._ahead[ledger_id] = loop.create_future()
+
+        def finished(loaded: "asyncio.Future[list[CachedBlock]]") -> None:
+            self._ahead.pop(ledger_id, None)
+            if not loaded.cancelled() and loaded.exception() is None and not state.deleted:
+                for block in loaded.result():
+                    self.cache.add(block)
+            if not done.done():
+                done.set_result(None)
+
+        future.add_done_callback(finished)
+
+    def _load_ahead(self, ledger_id: int, position: int, last: int) -> list[CachedBlock]:
+        """Blocks from `position` on; errors are for the reader who really wants them."""
+        blocks: list[CachedBlock] = []
+        while len(blocks) < self._settings.read_ahead_blocks and position <= last:
+            try:
+                block = self.load(ledger_id, position, last)
+            except BookieError:
+                break
+            if block is None:
+                break
+            blocks.append(block)
+            position = block.last + 1
+        return blocks
+
+    def _doubtful(self, state: LedgerState, position: int) -> bool:
+        """Whether a hole at `position` may be a loss."""
+        if self._ledgers.is_limbo(state.ledger_id):
+            return True
+        return self._ledgers.damage(state.ledger_id, position) is not None
+
+    def _absent(self, state: LedgerState, entry_id: int) -> BookieError:
+        ledger_id = state.ledger_id
+        damage = self._ledgers.damage(ledger_id, entry_id)
+        if damage is not None:
+            return EntryCorrupt(
+                f"ledger {ledger_id} entry {entry_id}: its journal record in {damage.file} "
+                f"at offset {damage.offset} is damaged",
+                damage.file,
+                damage.offset,
+            )
+        if self._ledgers.is_limbo(ledger_id):
+            return EntryUnknown(
+                f"ledger {ledger_id} entry {entry_id} may have been lost with damaged bytes"
+            )
+        return NoSuchEntry(f"no entry {entry_id} in ledger {ledger_id}")
+
+
+def _fitting(entries: list[bytes], room: int, *, at_least: int) -> tuple[int, int]:
+    """How many of the entries fit into `room` bytes, and their bytes."""
+    sums = list(accumulate(map(len, entries)))
+    if sums[-1] <= room:
+        return len(entries), sums[-1]
+    count = max(bisect_right(sums, room), at_least)
+    return count, sums[count - 1] if count else 0

@@ -1,0 +1,194 @@
+"""Between journal and entry logs: which half takes adds, when it is flushed, what holds adds back.
+
+A half is swapped out when it is full, when it is old, when adds have paused with much in it, or
+when somebody asks. One flush runs at a time. While it runs and the active half is full too, the
+journal is held, so that memory stays within two halves, the journal's queue and one commit. A
+failed flush keeps its half and is tried again: nothing that was acknowledged is ever dropped.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from magnetar.bookie.flush import Flusher, FlushJob
+from magnetar.bookie.journal import Journal
+from magnetar.bookie.journal_files import JournalPosition
+from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.reads import Halves
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.write_cache import WriteCacheHalf
+from magnetar.core.log import get_logger
+
+log = get_logger("magnetar.bookie.flush")
+
+
+class WriteStage:
+    """See the module. For the event loop's thread."""
+
+    def __init__(
+        self,
+        halves: Halves,
+        ledgers: Ledgers,
+        journal: Journal,
+        flusher: Flusher,
+        settings: BookieSettings,
+        monotonic: Callable[[], float],
+        on_flushed: Callable[[FlushJob], None],
+        on_error: Callable[[OSError], None],
+        *,
+        threaded: bool,
+    ) -> None:
+        self._halves = halves
+        self._ledgers = ledgers
+        self._journal = journal
+        self._flusher = flusher
+        self._settings = settings
+        self._monotonic = monotonic
+        self._on_flushed = on_flushed
+        self._on_error = on_error
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(1, "bookie-flush") if threaded else None
+        self._job: FlushJob | None = None
+        self._running = False
+        self._again = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._next_waiters: list[asyncio.Future[None]] = []
+        self._last_swap = self._last_add = monotonic()
+        self._retry_at = 0.0
+        self.position: JournalPosition | None = None
+        """The end of the last commit: what is completed up to here is in the halves."""
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything is not in the entry logs and the index yet."""
+        return bool(self._halves.active.ledgers or self._ledgers.dirty)
+
+    def committed(self, position: JournalPosition) -> None:
+        """A commit was completed: all of it is in the active half."""
+        self.position = position
+        self._last_add = self._monotonic()
+        if self._halves.active.charge >= self._settings.write_cache_bytes:
+            if self._job is None:
+                self._swap()
+            else:
+                self._journal.hold()
+
+    def tick(self) -> None:
+        """Flushes what is old, and tries again what failed."""
+        now = self._monotonic()
+        if self._job is not None:
+            if not self._running and now >= self._retry_at:
+                self._run()
+            return
+        if not self.dirty:
+            self._last_swap = now
+            return
+        settings = self._settings
+        idle = now - self._last_add >= settings.flush_idle_s
+        much = self._halves.active.charge >= settings.flush_idle_bytes_min
+        if now - self._last_swap >= settings.flush_age_s or (idle and much):
+            self._swap()
+
+    async def flush(self) -> None:
+        """Returns when all that was completed before is in entry logs and index, synced.
+
+        Raises the error of a flush that fails.
+        """
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        if self._job is not None:
+            self._next_waiters.append(waiter)
+            self._again = True
+            if not self._running:
+                self._run()
+        elif self.dirty:
+            self._waiters.append(waiter)
+            self._swap()
+        else:
+            return
+        await waiter
+
+    def close(self) -> None:
+        """Ends the thread."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._flusher.close()
+
+    def _swap(self) -> None:
+        assert self.position is not None  # noqa: S101 - set at open
+        halves, ledgers = self._halves, self._ledgers
+        half = halves.active
+        halves.flushing, halves.active = half, WriteCacheHalf()
+        states = {state.ledger_id: state for state in ledgers.take_dirty()}
+        states.update((ledger_id, ledgers.get(ledger_id)) for ledger_id in half.ledgers)
+        records = [(ledger_id, state.record) for ledger_id, state in states.items()]
+        last_indexed = {ledger_id: states[ledger_id].last_indexed for ledger_id in half.ledgers}
+        for ledger_id, entries in half.ledgers.items():
+            # From now on the index may name them.
+            states[ledger_id].last_indexed = max(last_indexed[ledger_id], entries.last)
+        ledgers.flushing = True
+        self._last_swap = self._monotonic()
+        self._job = FlushJob(half, self.position, records, last_indexed)
+        self._run()
+
+    def _run(self) -> None:
+        job = self._job
+        assert job is not None  # noqa: S101 - callers checked
+        self._running = True
+        if self._pool is None:
+            self._loop.call_soon(self._run_inline, job)
+            return
+        future = self._loop.run_in_executor(self._pool, self._flusher.run, job)
+        future.add_done_callback(self._finished)
+
+    def _run_inline(self, job: FlushJob) -> None:
+        try:
+            self._flusher.run(job)
+        except OSError as error:
+            self._failed(error)
+        else:
+            self._done(job)
+
+    def _finished(self, future: "asyncio.Future[FlushJob]") -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            self._done(future.result())
+        elif isinstance(error, OSError):
+            self._failed(error)
+        else:
+            log.error("the flush failed", error=repr(error), exc_info=error)
+            self._failed(OSError(0, repr(error)))
+
+    def _failed(self, error: OSError) -> None:
+        log.error("the flush failed and will be tried again", error=str(error))
+        self._running = False
+        self._retry_at = self._monotonic() + self._settings.flush_retry_s
+        self._on_error(error)
+        waiters, self._waiters = self._waiters + self._next_waiters, []
+        self._next_waiters = []
+        self._again = False
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _done(self, job: FlushJob) -> None:
+        self._running = False
+        self._job = None
+        self._halves.flushing = None
+        self._ledgers.flushing = False
+        self._on_flushed(job)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters, self._next_waiters = self._next_waiters, []
+        full = self._halves.active.charge >= self._settings.write_cache_bytes
+        again, self._again = self._again, False
+        if (full or again) and self.dirty:
+            self._swap()
+        else:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters = []
+        self._journal.release()
