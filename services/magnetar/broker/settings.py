@@ -367,6 +367,12 @@ class BrokerSettings:
         group="Operation",
         pulsar="exposeTopicLevelMetricsInPrometheus",
     )
+    consumer_metrics: bool = setting(
+        False,
+        "Whether /metrics also has series per consumer.",
+        group="Operation",
+        pulsar="exposeConsumerLevelMetricsInPrometheus",
+    )
     force_delete_namespace: bool = setting(
         False,
         "Whether a namespace may be deleted together with its topics.",

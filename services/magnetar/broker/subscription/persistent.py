@@ -252,7 +252,11 @@ class PersistentSubscription:
         """Acknowledges what was published more than `age_s` ago; whether there was anything."""
         now_ms = self.clock.now_ms()
         target = await cursor_moves.last_older_than(self.ledger, now_ms - int(age_s * 1000))
-        self.last_expire_ms, self.last_expired = now_ms, 0
+        return self.expire_up_to(target)
+
+    def expire_up_to(self, target: Position | None) -> bool:
+        """Acknowledges everything up to `target`, if given; whether there was anything."""
+        self.last_expire_ms, self.last_expired = self.clock.now_ms(), 0
         if target is None or target <= self.cursor.mark_delete:
             return False
         before = self.cursor.backlog

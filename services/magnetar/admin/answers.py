@@ -1,0 +1,103 @@
+"""What goes back: JSON documents, empty bodies, and errors as Pulsar's `{"reason": …}`.
+
+All errors meet here. A `MagnetarError` brings its own status and text; a path or method that is not
+served says so; anything else is a bug of ours: logged with its traceback, answered without.
+"""
+
+from typing import Final
+
+import msgspec
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from magnetar.admin.refusals import refusal
+from magnetar.core.errors import MagnetarError
+from magnetar.core.log import get_logger
+
+log = get_logger("magnetar.admin")
+
+JSON: Final = "application/json"
+_encode = msgspec.json.Encoder().encode
+
+
+def answer(document: object, status: int = 200) -> Response:
+    """A JSON document."""
+    return Response(_encode(document), status, media_type=JSON)
+
+
+def bare(text: str) -> Response:
+    """A plain text under the type of JSON, as Pulsar answers single strings (`ok`, a bundle)."""
+    return Response(text.encode(), media_type=JSON)
+
+
+def done() -> Response:
+    """204: it happened, and there is nothing to say."""
+    return Response(status_code=204)
+
+
+def nothing() -> Response:
+    """200 without a body: Pulsar's answer where a policy is not set."""
+    return Response()
+
+
+def optional(document: object) -> Response:
+    """The document, or Pulsar's empty 200 where there is none."""
+    return nothing() if document is None else answer(document)
+
+
+def reason(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    """An error."""
+    return Response(_encode({"reason": text}), status, headers, media_type=JSON)
+
+
+def install(app: FastAPI) -> None:
+    """Has the application answer errors this way."""
+    app.add_exception_handler(MagnetarError, _on_magnetar_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(TimeoutError, _on_timeout)
+
+
+async def _on_magnetar_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, MagnetarError)  # noqa: S101 - registered for nothing else
+    return reason(error.http_status, error.message)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
+    headers = dict(error.headers or {})
+    if error.status_code in (404, 405):
+        allowed = headers.get("allow") or headers.get("Allow") or ""
+        status, text = refusal(request.method, request.url.path, error.status_code, allowed)
+        return reason(status, text, headers)
+    return reason(error.status_code, str(error.detail), headers)
+
+
+async def _on_timeout(_: Request, error: Exception) -> Response:
+    return reason(503, f"The request timed out, please retry. {error}".strip())
+
+
+class NoTracebacks:
+    """Around the whole application: an exception that nothing expected ends as a 500."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except Exception as error:
+            log.exception("request failed", method=scope.get("method"), path=scope.get("path"))
+            if started:
+                raise  # half an answer is out: only closing the connection tells the client
+            text = f"Internal error, see the broker's log: {type(error).__name__}"
+            await reason(500, text)(scope, receive, send)

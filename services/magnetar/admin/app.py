@@ -1,0 +1,69 @@
+"""The application: every router, the errors, the documentation, around one broker."""
+
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from magnetar.admin import answers, openapi, paths
+from magnetar.admin.metrics.page import MetricsPage
+from magnetar.broker.service import BrokerService
+
+paths.register_converters()  # before the routers below are imported: their paths name converters
+
+from magnetar.admin.routers import (  # noqa: E402
+    broker_stats,
+    brokers,
+    clusters,
+    lookup,
+    messages,
+    metrics,
+    namespace_policies,
+    namespaces,
+    partitioned,
+    schemas,
+    subscription_moves,
+    subscriptions,
+    tenants,
+    topic_policies,
+    topic_stats,
+    topics,
+)
+
+ROUTERS: Final = (
+    clusters.router,
+    tenants.router,
+    namespaces.router,
+    namespace_policies.router,
+    partitioned.router,
+    topics.router,
+    topic_stats.router,
+    subscriptions.router,
+    subscription_moves.router,
+    messages.router,
+    topic_policies.router,
+    schemas.router,
+    brokers.router,
+    broker_stats.router,
+    lookup.router,
+    metrics.router,
+)
+
+
+def create_app(service: BrokerService, metrics_page: MetricsPage | None = None) -> ASGIApp:
+    """The admin REST of this broker. Who passes `metrics_page` turns its windows, too."""
+    app = FastAPI(
+        title="Magnetar admin REST",
+        version=service.version,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.state.metrics = metrics_page or MetricsPage(service)
+    answers.install(app)
+    openapi.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    return answers.NoTracebacks(paths.RawPaths(app))

@@ -1,0 +1,129 @@
+"""What handlers need of a request: the broker, and the names in the path, checked.
+
+Texts are Pulsar's: a namespace that is missing is `Namespace not found`, a topic
+`Topic persistent://… not found`.
+"""
+
+from typing import cast
+
+from starlette.requests import Request
+
+from magnetar.broker.service import BrokerService
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topics import Topic
+from magnetar.core.errors import (
+    InvalidTopicName,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    TopicNotFound,
+)
+from magnetar.core.names import (
+    PARTITION_SUFFIX,
+    NamespaceName,
+    TopicName,
+    check_entity_name,
+    parse_topic,
+)
+
+
+def service_of(request: Request) -> BrokerService:
+    """The broker that this application belongs to."""
+    return cast("BrokerService", request.app.state.service)
+
+
+def text_of(request: Request, parameter: str) -> str:
+    """A parameter of the path, decoded."""
+    return str(request.path_params[parameter])
+
+
+def number_of(request: Request, parameter: str) -> int:
+    """A number in the path."""
+    return int(request.path_params[parameter])
+
+
+def checked_name(name: str, kind: str) -> str:
+    """The name of a tenant, namespace or cluster; PreconditionFailed with Pulsar's text."""
+    try:
+        check_entity_name(name, kind)
+    except PreconditionFailed:
+        raise PreconditionFailed(f"{kind} name is not valid") from None
+    return name
+
+
+def namespace_of(request: Request) -> NamespaceName:
+    """`{tenant}/{namespace}` of the path."""
+    tenant = checked_name(text_of(request, "tenant"), "Tenant")
+    return NamespaceName(tenant, checked_name(text_of(request, "namespace"), "Namespace"))
+
+
+def topic_of(request: Request) -> TopicName:
+    """`{domain}/{tenant}/{namespace}/{topic}` of the path."""
+    params = request.path_params
+    full = f"{params['domain']}://{params['tenant']}/{params['namespace']}/{params['topic']}"
+    try:
+        return parse_topic(full)
+    except InvalidTopicName as error:
+        raise PreconditionFailed(f"Topic name is not valid: {error.message}") from None
+
+
+async def existing_namespace(request: Request) -> NamespaceName:
+    """The namespace of the path; NotFound where there is none."""
+    namespace = namespace_of(request)
+    await require_namespace(service_of(request), namespace)
+    return namespace
+
+
+async def require_namespace(
+    service: BrokerService, namespace: NamespaceName, text: str = "Namespace not found"
+) -> None:
+    if not await service.resources.namespace_exists(namespace):
+        raise NotFound(text)
+
+
+async def loaded_topic(service: BrokerService, name: TopicName) -> Topic:
+    """The topic, loaded; NotFound where it (or its namespace) does not exist."""
+    await require_namespace(service, name.namespace)
+    try:
+        return await service.topics.get_or_open(name, create=False)
+    except (TopicNotFound, NotAllowed):
+        raise topic_not_found(name) from None
+
+
+def topic_not_found(name: TopicName) -> NotFound:
+    return NotFound(f"Topic {name} not found")
+
+
+def subscription_not_found(subscription: str, name: TopicName) -> NotFound:
+    return NotFound(f"Subscription {subscription} not found for topic {name}")
+
+
+async def persistent_topic(service: BrokerService, name: TopicName, doing: str) -> PersistentTopic:
+    """A loaded persistent topic; NotAllowed where what is done needs one."""
+    topic = await loaded_topic(service, name)
+    if not isinstance(topic, PersistentTopic):
+        raise NotAllowed(f"{doing} on a non-persistent topic is not allowed")
+    return topic
+
+
+async def loaded_parts(service: BrokerService, name: TopicName) -> list[Topic]:
+    """A topic's partitions where it is partitioned, else the topic itself."""
+    partitions = await service.resources.partitions(name)
+    if not partitions:
+        return [await loaded_topic(service, name)]
+    return [
+        await service.topics.get_or_open(name.partition(index), create=True)
+        for index in range(partitions)
+    ]
+
+
+async def refuse_partitioned(service: BrokerService, name: TopicName, text: str) -> None:
+    """NotAllowed with `text` where the topic is partitioned."""
+    if await service.resources.partitions(name):
+        raise NotAllowed(text)
+
+
+def refuse_partition_name(name: TopicName) -> None:
+    """A partitioned topic's own name cannot look like a partition's."""
+    if name.partition_index >= 0:
+        raise PreconditionFailed(f"Partitioned Topic Name should not contain '{PARTITION_SUFFIX}'")

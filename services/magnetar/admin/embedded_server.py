@@ -1,0 +1,63 @@
+"""uvicorn as a guest in a loop that is not its own: no signal handlers, no logging, no busy tick.
+
+Importing this module imports uvicorn; `server.py` does so in a thread.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+CONNECTIONS_MAX: Final = 1_024
+KEEP_ALIVE_S: Final = 60
+"""Longer than the idle pools of Pulsar's Java client, so that it closes first."""
+GRACE_S: Final = 5
+CLOCK_TICK_S: Final = 1.0
+"""How often the Date header is renewed."""
+
+
+class EmbeddedServer(uvicorn.Server):
+    """Serves until `stopping` is set; `ready` is done once it does."""
+
+    def __init__(
+        self, app: ASGIApp, stopping: asyncio.Event, ready: "asyncio.Future[None]"
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        config.load()
+        super().__init__(config)
+        self._stopping = stopping
+        self._ready = ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The process has its own place for signals."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        await self.on_tick(0)
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    async def main_loop(self) -> None:
+        while not self._stopping.is_set():
+            await self.on_tick(0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), CLOCK_TICK_S)

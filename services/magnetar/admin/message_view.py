@@ -1,0 +1,124 @@
+"""A stored entry as an HTTP answer: the payload is the body, the metadata are headers.
+
+The body is the payload decompressed, of a batch the whole batch as its producer laid it out: tools
+take it apart by `X-Pulsar-num-batch-message`. Encrypted payloads stay as they are. Header names
+are those that Pulsar's admin client looks for; values go out as UTF-8, without control characters
+(a key is any text that a producer chose, and must not end a header).
+"""
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import msgspec
+from starlette.responses import Response
+
+from magnetar.admin.answers import JSON
+from magnetar.admin.times import iso
+from magnetar.core.errors import PersistenceError
+from magnetar.managed_ledger.entry import Entry
+from magnetar.wire._pb.PulsarApi_pb2 import BrokerEntryMetadata, CompressionType, MessageMetadata
+from magnetar.wire.compression import decompress
+from magnetar.wire.entry import parse_metadata, payload_of, split_entry
+from magnetar.wire.framing import MalformedEntry
+
+_PLAIN = (
+    ("null-value", "null_value"),
+    ("replicated-from", "replicated_from"),
+    ("partition-key", "partition_key"),
+    ("encryption-algo", "encryption_algo"),
+    ("partition-key-b64-encoded", "partition_key_b64_encoded"),
+    ("marker-type", "marker_type"),
+    ("txnid-least-bits", "txnid_least_bits"),
+    ("txnid-most-bits", "txnid_most_bits"),
+    ("highest-sequence-id", "highest_sequence_id"),
+    ("uuid", "uuid"),
+    ("num-chunks-from-msg", "num_chunks_from_msg"),
+    ("total-chunk-msg-size", "total_chunk_msg_size"),
+    ("chunk-id", "chunk_id"),
+    ("null-partition-key", "null_partition_key"),
+)
+"""Header and metadata field, where the field's value goes out as it is."""
+
+_TIMES = (("event-time", "event_time"), ("deliver-at-time", "deliver_at_time"))
+
+_BASE64 = (
+    ("Base64-encryption-param", "encryption_param"),
+    ("Base64-ordering-key", "ordering_key"),
+    ("Base64-schema-version-b64encoded", "schema_version"),
+)
+
+
+def message_response(entry: Entry) -> Response:
+    """The answer to a peek; PersistenceError where the entry cannot be taken apart."""
+    try:
+        metadata = parse_metadata(entry.data)
+        broker_metadata = split_entry(entry.data).broker_entry_metadata
+        payload = payload_of(entry.data)
+        body = _plain(metadata, payload)
+    except MalformedEntry as error:
+        raise PersistenceError(f"Message {entry.position} cannot be shown: {error}") from error
+    response = Response(body, media_type=JSON)
+    for name, value in _headers(metadata, broker_metadata, len(payload)):
+        response.raw_headers.append((f"X-Pulsar-{name}".lower().encode(), _value(value)))
+    response.raw_headers.append((b"x-pulsar-message-id", str(entry.position).encode()))
+    return response
+
+
+def batch_size(entry: bytes) -> int | None:
+    """How many messages the entry's batch has, None where it is no batch."""
+    try:
+        metadata = parse_metadata(entry)
+    except MalformedEntry:
+        return None
+    return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else None
+
+
+def _plain(metadata: MessageMetadata, payload: bytes) -> bytes:
+    if metadata.encryption_keys:
+        return payload
+    return decompress(metadata.compression, payload, metadata.uncompressed_size)
+
+
+def _headers(
+    metadata: MessageMetadata, broker_metadata: BrokerEntryMetadata | None, payload_bytes: int
+) -> Iterator[tuple[str, object]]:
+    # Field names come from the tables above; the generated signature lists them one by one.
+    has = cast("Callable[[str], bool]", metadata.HasField)
+    properties = {pair.key: pair.value for pair in metadata.properties}
+    yield "PROPERTY", msgspec.json.encode(properties)
+    if broker_metadata is not None:
+        if broker_metadata.HasField("broker_timestamp"):
+            yield "Broker-Entry-METADATA-timestamp", iso(broker_metadata.broker_timestamp)
+        if broker_metadata.HasField("index"):
+            yield "Broker-Entry-METADATA-index", broker_metadata.index
+    yield "publish-time", iso(metadata.publish_time)
+    yield "producer-name", metadata.producer_name
+    yield "sequence-id", metadata.sequence_id
+    yield "Is-Encrypted", bool(metadata.encryption_keys)
+    yield "txn-uncommitted", False
+    for name, field in _TIMES:
+        if has(field):
+            yield name, iso(getattr(metadata, field))
+    if has("num_messages_in_batch"):
+        yield "num-batch-message", metadata.num_messages_in_batch
+        yield "batch-size", payload_bytes
+    for name, field in _PLAIN:
+        if has(field):
+            yield name, getattr(metadata, field)
+    if has("compression"):
+        yield "compression", CompressionType.Name(metadata.compression)
+    if has("uncompressed_size"):
+        yield "uncompressed-size", metadata.uncompressed_size
+    for name, field in _BASE64:
+        if has(field):
+            yield name, base64.b64encode(getattr(metadata, field))
+    if metadata.replicate_to:
+        yield "replicated-to", ",".join(metadata.replicate_to)
+
+
+def _value(value: object) -> bytes:
+    if isinstance(value, bool):
+        return b"true" if value else b"false"
+    data = value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
+    return bytes(byte if byte >= 0x20 and byte != 0x7F else 0x20 for byte in data)

@@ -1,0 +1,68 @@
+"""Series of the broker as a whole: sums over topics, connections, the cache, the version."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from magnetar.admin.metrics.windows import Rate
+from magnetar.broker.service import BrokerService
+from magnetar.observe.metrics import label_text, single
+
+_SUMS: Final = (
+    "subscriptions_count",
+    "producers_count",
+    "consumers_count",
+    "rate_in",
+    "throughput_in",
+    "rate_out",
+    "throughput_out",
+    None,
+    None,
+    "msg_backlog",
+    "storage_size",
+    "storage_logical_size",
+    None,
+    None,
+    "storage_write_rate",
+    "storage_read_rate",
+)
+"""`pulsar_broker_…`, in the order of `topic_series.ROW`; None where Pulsar has no such sum."""
+
+
+class CacheRates:
+    """How often the entry cache was hit and missed, per second."""
+
+    def __init__(self) -> None:
+        self.hits = Rate()
+        self.misses = Rate()
+
+    def turn(self, service: BrokerService) -> None:
+        """A minute is over."""
+        cache = service.ledgers.cache.stats()
+        self.hits.turn(cache.hits)
+        self.misses.turn(cache.misses)
+
+
+def broker_families(
+    service: BrokerService, rows: Iterable[tuple[float, ...]], topics: int, rates: CacheRates
+) -> Iterator[str]:
+    """One text for each family; `rows` are the topics'."""
+    cluster = label_text([("cluster", service.cluster)])
+    yield single("pulsar_broker_topics_count", cluster, topics)
+    columns = list(zip(*rows, strict=True)) or [()] * len(_SUMS)
+    for name, column in zip(_SUMS, columns, strict=True):
+        if name is not None:
+            yield single(f"pulsar_broker_{name}", cluster, sum(column))
+    opened, now = service.sessions_total, len(service.sessions)
+    yield single("pulsar_active_connections", cluster, now)
+    yield single("pulsar_connection_created_total_count", cluster, opened, "counter")
+    yield single("pulsar_connection_closed_total_count", cluster, opened - now, "counter")
+    cache = service.ledgers.cache.stats()
+    yield single("pulsar_ml_count", cluster, len(service.ledgers.opened))
+    yield single("pulsar_ml_cache_used_size", cluster, cache.size_bytes)
+    yield single("pulsar_ml_cache_hits_rate", cluster, rates.hits.per_second)
+    yield single("pulsar_ml_cache_misses_rate", cluster, rates.misses.per_second)
+    yield single("pulsar_ml_cache_evicted_bytes_total", cluster, cache.evicted_bytes, "counter")
+    yield single("pulsar_ml_cache_size_max", cluster, cache.size_bytes_max)
+    yield single("pulsar_health", cluster, 0 if service.stopping else 1)
+    version = label_text([("cluster", service.cluster), ("version", service.version)])
+    yield single("pulsar_version_info", version, 1)

@@ -1,0 +1,104 @@
+"""The page: topics are looked at a few at a time, families written one at a time.
+
+Between the steps the loop serves others, so that a scrape of ten thousand topics holds nobody up
+for long; and the page is streamed, so that its text never stands in memory as a whole.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
+
+from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_families
+from magnetar.admin.metrics.broker_series import CacheRates, broker_families
+from magnetar.admin.metrics.subscription_series import SubscriptionSeries, Sums
+from magnetar.admin.metrics.topic_series import (
+    ROW,
+    TopicSeries,
+    by_namespace,
+    namespace_labels,
+    topic_labels,
+)
+from magnetar.admin.metrics.windows import WINDOW_S, MinuteWindows
+from magnetar.broker.service import BrokerService
+from magnetar.broker.topics import Topic
+from magnetar.observe.metrics import escape, family, process_metrics
+
+TOPICS_PER_TURN: Final = 256
+
+
+class MetricsPage:
+    """Writes the page; `keep_windows` has to run beside it."""
+
+    def __init__(self, service: BrokerService, bookies: Iterable[BookieWithStats] = ()) -> None:
+        self._service = service
+        self._bookies = tuple(bookies)
+        self._windows = MinuteWindows()
+        self._cache = CacheRates()
+
+    async def keep_windows(self) -> None:
+        """Turns the windows once a minute, for ever."""
+        while True:
+            await asyncio.sleep(WINDOW_S)
+            self.turn()
+
+    def turn(self) -> None:
+        """A minute is over."""
+        self._windows.turn(self._service.topics)
+        self._cache.turn(self._service)
+
+    async def text(self) -> AsyncIterator[str]:
+        """The page, in pieces."""
+        service = self._service
+        settings = service.settings
+        cluster = escape(service.cluster)
+        topics = TopicSeries(self._windows)
+        subscriptions = SubscriptionSeries(
+            rows=settings.topic_metrics, consumers=settings.consumer_metrics
+        )
+        namespaces: list[str] = []
+        for count, topic in enumerate(service.topics):
+            _collect(topic, topic_labels(cluster, topic), topics, subscriptions)
+            namespaces.append(f"{topic.name.tenant}/{topic.name.namespace_local}")
+            if count % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
+                await asyncio.sleep(0)
+        counts: dict[str, int] = {}
+        for namespace in namespaces:
+            counts[namespace] = counts.get(namespace, 0) + 1
+        labels = [namespace_labels(cluster, namespace) for namespace in counts]
+        yield family("pulsar_topics_count", labels, list(counts.values()))
+        for piece in broker_families(service, topics.rows, len(namespaces), self._cache):
+            yield piece
+        for piece in bookie_families(self._bookies):
+            yield piece
+        yield process_metrics()
+        if settings.topic_metrics:
+            pieces = topics.families()
+        else:
+            names, rows = by_namespace(topics, namespaces, cluster)
+            columns = zip(*rows, strict=True)
+            pieces = (
+                family(name, names, column, kind)
+                for (name, kind), column in zip(ROW, columns, strict=False)
+            )
+        for piece in pieces:
+            yield piece
+            await asyncio.sleep(0)
+        for piece in subscriptions.families():
+            yield piece
+            await asyncio.sleep(0)
+
+
+def _collect(
+    topic: Topic, labels: str, topics: TopicSeries, subscriptions: SubscriptionSeries
+) -> None:
+    sums = Sums()
+    for name, subscription in topic.subscriptions.items():
+        one = subscriptions.add(labels, name, subscription)
+        sums = Sums(
+            sums.consumers + one.consumers,
+            sums.rate_out + one.rate_out,
+            sums.throughput_out + one.throughput_out,
+            sums.backlog + one.backlog,
+            max(sums.backlog_bytes, one.backlog_bytes),
+        )
+    topics.add(labels, topic, **sums._asdict())

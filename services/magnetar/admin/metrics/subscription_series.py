@@ -1,0 +1,155 @@
+"""Series per subscription, and per consumer where `consumer_metrics` is on."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
+from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.subscription.stats import SubscriptionStats
+from magnetar.observe.metrics import escape, family
+
+Subscription = PersistentSubscription | NonPersistentSubscription
+
+ROW: Final = (
+    ("pulsar_subscription_back_log", "gauge"),
+    ("pulsar_subscription_back_log_no_delayed", "gauge"),
+    ("pulsar_subscription_delayed", "gauge"),
+    ("pulsar_subscription_in_replay", "gauge"),
+    ("pulsar_subscription_unacked_messages", "gauge"),
+    ("pulsar_subscription_blocked_on_unacked_messages", "gauge"),
+    ("pulsar_subscription_msg_rate_out", "gauge"),
+    ("pulsar_subscription_msg_throughput_out", "gauge"),
+    ("pulsar_subscription_msg_rate_redeliver", "gauge"),
+    ("pulsar_subscription_msg_ack_rate", "gauge"),
+    ("pulsar_subscription_msg_rate_expired", "gauge"),
+    ("pulsar_subscription_msg_drop_rate", "gauge"),
+    ("pulsar_subscription_total_msg_expired", "counter"),
+    ("pulsar_subscription_consumers_count", "gauge"),
+    ("pulsar_subscription_last_expire_timestamp", "gauge"),
+    ("pulsar_subscription_last_acked_timestamp", "gauge"),
+    ("pulsar_subscription_last_consumed_flow_timestamp", "gauge"),
+    ("pulsar_subscription_last_consumed_timestamp", "gauge"),
+    ("pulsar_subscription_last_mark_delete_advanced_timestamp", "gauge"),
+    ("pulsar_out_messages_total", "counter"),
+    ("pulsar_out_bytes_total", "counter"),
+)
+CONSUMER_ROW: Final = (
+    ("pulsar_consumer_msg_rate_out", "gauge"),
+    ("pulsar_consumer_msg_throughput_out", "gauge"),
+    ("pulsar_consumer_msg_rate_redeliver", "gauge"),
+    ("pulsar_consumer_msg_ack_rate", "gauge"),
+    ("pulsar_consumer_unacked_messages", "gauge"),
+    ("pulsar_consumer_blocked_on_unacked_messages", "gauge"),
+    ("pulsar_consumer_available_permits", "gauge"),
+    ("pulsar_consumer_out_messages_total", "counter"),
+    ("pulsar_consumer_out_bytes_total", "counter"),
+)
+
+Row = tuple[float, ...]
+_IDLE_TAIL: Final = (0,) * (len(ROW) - 2)
+
+
+class Sums(NamedTuple):
+    """What a topic's row takes from its subscriptions."""
+
+    consumers: int = 0
+    rate_out: float = 0.0
+    throughput_out: float = 0.0
+    backlog: int = 0
+    backlog_bytes: int = 0
+
+
+class SubscriptionSeries:
+    """Collects rows, then writes them out."""
+
+    def __init__(self, *, rows: bool, consumers: bool) -> None:
+        self._with_rows = rows
+        self._with_consumers = consumers
+        self._labels: list[str] = []
+        self._rows: list[Row] = []
+        self._consumer_labels: list[str] = []
+        self._consumer_rows: list[Row] = []
+
+    def add(self, topic_labels: str, name: str, subscription: Subscription) -> Sums:
+        """One subscription of the topic whose label text is given."""
+        labels = f'{topic_labels[:-1]},subscription="{escape(name)}"}}'
+        if isinstance(subscription, PersistentSubscription) and subscription.dispatcher is None:
+            # Nobody was ever attached since the topic was opened: only the backlog is not zero.
+            cursor = subscription.cursor
+            backlog = cursor.backlog
+            if self._with_rows:
+                self._labels.append(labels)
+                self._rows.append((backlog, backlog, *_IDLE_TAIL))
+            size = cursor.backlog_bytes_estimate if backlog else 0
+            return Sums(backlog=backlog, backlog_bytes=size)
+        stats = subscription.stats()
+        if self._with_rows:
+            self._labels.append(labels)
+            self._rows.append(_row(stats))
+        if self._with_consumers:
+            self._add_consumers(labels, subscription, stats)
+        return Sums(
+            len(stats.consumers),
+            stats.msg_rate_out,
+            stats.msg_throughput_out,
+            stats.msg_backlog,
+            stats.backlog_size,
+        )
+
+    def _add_consumers(
+        self, labels: str, subscription: Subscription, stats: SubscriptionStats
+    ) -> None:
+        for consumer, its in zip(subscription.consumers, stats.consumers, strict=True):
+            self._consumer_labels.append(
+                f'{labels[:-1]},consumer_name="{escape(its.consumer_name)}",'
+                f'consumer_id="{consumer.spec.consumer_id}"}}'
+            )
+            self._consumer_rows.append(
+                (
+                    its.msg_rate_out,
+                    its.msg_throughput_out,
+                    its.msg_rate_redeliver,
+                    its.message_ack_rate,
+                    its.unacked_messages,
+                    int(its.blocked_consumer_on_unacked_msgs),
+                    its.available_permits,
+                    its.msg_out_counter,
+                    its.bytes_out_counter,
+                )
+            )
+
+    def families(self) -> Iterator[str]:
+        """One text for each family."""
+        for (name, kind), column in zip(ROW, zip(*self._rows, strict=True), strict=False):
+            yield family(name, self._labels, column, kind)
+        consumer_columns = zip(*self._consumer_rows, strict=True)
+        for (name, kind), column in zip(CONSUMER_ROW, consumer_columns, strict=False):
+            yield family(name, self._consumer_labels, column, kind)
+
+
+def _row(stats: SubscriptionStats) -> Row:
+    return (
+        stats.msg_backlog,
+        stats.msg_backlog_no_delayed,
+        stats.msg_delayed,
+        stats.msg_in_replay,
+        stats.unacked_messages,
+        int(stats.blocked_subscription_on_unacked_msgs),
+        stats.msg_rate_out,
+        stats.msg_throughput_out,
+        stats.msg_rate_redeliver,
+        stats.message_ack_rate,
+        stats.msg_rate_expired,
+        0.0 if stats.msg_drop_rate is msgspec.UNSET else stats.msg_drop_rate,
+        stats.total_msg_expired,
+        len(stats.consumers),
+        stats.last_expire_timestamp,
+        stats.last_acked_timestamp,
+        stats.last_consumed_flow_timestamp,
+        stats.last_consumed_timestamp,
+        stats.last_mark_delete_advanced_timestamp,
+        stats.msg_out_counter,
+        stats.bytes_out_counter,
+    )

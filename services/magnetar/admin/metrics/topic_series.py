@@ -1,0 +1,143 @@
+"""Series per topic, or per namespace where `topic_metrics` is off.
+
+A topic is one row of numbers; rows become columns, a column a family. Bucket families hold only
+topics with traffic in the last minute: a series that is absent counts as zero in a sum, and ten
+thousand idle topics would add a quarter of a million lines.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from magnetar.admin.metrics.windows import LATENCIES, NO_TRAFFIC, WINDOW_S, Counts, MinuteWindows
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topics import Topic
+from magnetar.observe.metrics import escape, family
+
+ROW: Final = (
+    ("pulsar_subscriptions_count", "gauge"),
+    ("pulsar_producers_count", "gauge"),
+    ("pulsar_consumers_count", "gauge"),
+    ("pulsar_rate_in", "gauge"),
+    ("pulsar_throughput_in", "gauge"),
+    ("pulsar_rate_out", "gauge"),
+    ("pulsar_throughput_out", "gauge"),
+    ("pulsar_in_messages_total", "counter"),
+    ("pulsar_in_bytes_total", "counter"),
+    ("pulsar_msg_backlog", "gauge"),
+    ("pulsar_storage_size", "gauge"),
+    ("pulsar_storage_logical_size", "gauge"),
+    ("pulsar_storage_backlog_size", "gauge"),
+    ("pulsar_storage_offloaded_size", "gauge"),
+    ("pulsar_storage_write_rate", "gauge"),
+    ("pulsar_storage_read_rate", "gauge"),
+)
+"""The families of a row, in its order."""
+
+SUBSCRIPTIONS, PRODUCERS, CONSUMERS = 0, 1, 2
+AVERAGE_SIZE: Final = "pulsar_average_msg_size"
+_RATE_IN, _THROUGHPUT_IN = 3, 4
+
+_LATENCY_NAMES: Final = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
+_SIZE_NAMES: Final = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb")
+
+Row = tuple[float, ...]
+
+
+def bucket_families() -> list[str]:
+    """The names of the bucket families, in the order of `windows.counts_of`, with their sums."""
+    latency, size = "pulsar_storage_write_latency_", "pulsar_entry_size_"
+    return [
+        *(f"{latency}le_{bound}" for bound in _LATENCY_NAMES),
+        latency + "overflow",
+        *(f"{size}le_{bound}" for bound in _SIZE_NAMES),
+        size + "le_overflow",
+        size + "count",
+        size + "sum",
+        latency + "sum",
+        latency + "count",
+    ]
+
+
+def topic_labels(cluster: str, topic: Topic) -> str:
+    """The label text of a topic; names of tenants and namespaces need no escapes."""
+    name = topic.name
+    return (
+        f'{{cluster="{cluster}",namespace="{name.tenant}/{name.namespace_local}",'
+        f'topic="{escape(topic.full_name)}"}}'
+    )
+
+
+def namespace_labels(cluster: str, namespace: str) -> str:
+    return f'{{cluster="{cluster}",namespace="{namespace}"}}'
+
+
+class TopicSeries:
+    """Collects rows, then writes them out."""
+
+    def __init__(self, windows: MinuteWindows) -> None:
+        self._windows = windows
+        self.labels: list[str] = []
+        self.rows: list[Row] = []
+        self._bucket_labels: list[str] = []
+        self._buckets: list[Counts] = []
+
+    def add(
+        self, labels: str, topic: Topic, *, consumers: int, rate_out: float, throughput_out: float,
+        backlog: int, backlog_bytes: int,
+    ) -> Row:  # fmt: skip
+        """One topic; what is known of its subscriptions is handed in, summed up."""
+        counters = topic.counters
+        window = self._windows.of(topic)
+        stored = topic.managed_ledger.bytes_total if isinstance(topic, PersistentTopic) else 0
+        row = (
+            len(topic.subscriptions),
+            len(topic.producers),
+            consumers,
+            counters.message_rate_in,
+            counters.bytes_rate_in,
+            rate_out,
+            throughput_out,
+            counters.messages_in,
+            counters.bytes_in,
+            backlog,
+            stored,
+            stored,
+            backlog_bytes,
+            0,
+            window[-3] / WINDOW_S if stored else 0.0,
+            rate_out,
+        )
+        self.labels.append(labels)
+        self.rows.append(row)
+        if window is not NO_TRAFFIC and isinstance(topic, PersistentTopic):
+            self._bucket_labels.append(labels)
+            self._buckets.append((*window, sum(window[:LATENCIES])))
+        return row
+
+    def families(self) -> Iterator[str]:
+        """One text for each family."""
+        if not self.rows:
+            return
+        columns = list(zip(*self.rows, strict=True))
+        for (name, kind), column in zip(ROW, columns, strict=True):
+            yield family(name, self.labels, column, kind)
+        averages = [
+            bytes_in / rate if rate else 0.0
+            for rate, bytes_in in zip(columns[_RATE_IN], columns[_THROUGHPUT_IN], strict=True)
+        ]
+        yield family(AVERAGE_SIZE, self.labels, averages)
+        for name, column in zip(bucket_families(), zip(*self._buckets, strict=True), strict=False):
+            yield family(name, self._bucket_labels, column)
+
+
+def by_namespace(
+    series: TopicSeries, namespaces: list[str], cluster: str
+) -> "tuple[list[str], list[Row]]":
+    """The rows summed up per namespace; `namespaces` beside the rows."""
+    sums: dict[str, Row] = {}
+    for namespace, row in zip(namespaces, series.rows, strict=True):
+        known = sums.get(namespace)
+        sums[namespace] = (
+            row if known is None else tuple(a + b for a, b in zip(known, row, strict=True))
+        )
+    return [namespace_labels(cluster, namespace) for namespace in sums], list(sums.values())

@@ -1,0 +1,37 @@
+"""What is said of a path that is not served: which part of Pulsar it is, and that it is not here.
+
+Tools show the reason to people, so it names the feature rather than the path.
+"""
+
+import re
+from typing import Final
+
+FUNCTIONS_STATUS: Final = 409
+"""Pulsar's own status where its function worker is off; tools expect it."""
+
+_FUNCTIONS = re.compile(r"/admin/v[23]/(functions|function|sinks|sink|sources|source|worker)")
+_PARTS: Final = (
+    (re.compile(r"/admin/v3/packages"), "Packages are"),
+    (re.compile(r"/admin/v3/transactions"), "Transactions are"),
+    (re.compile(r"/admin/v2/resourcegroups"), "Resource groups are"),
+    (re.compile(r"/admin/v2/resource-quotas"), "Resource quotas are"),
+    (re.compile(r"/admin/v2/clusters/[^/]+/(namespaceIsolation|failureDomain)"), "Isolation is"),
+    (re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/[^/]+/compaction"), "Compaction is"),
+    (re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/[^/]+/offload"), "Offloading is"),
+    (re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/[^/]+/.+"), "This topic operation is"),
+    (re.compile(r"/admin/v2/namespaces/[^/]+/[^/]+/.+"), "This namespace operation is"),
+    (re.compile(r"/admin/(persistent|non-persistent|namespaces|properties)"), "The V1 API is"),
+    (re.compile(r"/lookup/v2/destination"), "The V1 API is"),
+)
+
+
+def refusal(method: str, path: str, status: int, allowed: str) -> tuple[int, str]:
+    """Status and reason for a request that no route takes."""
+    if found := _FUNCTIONS.match(path):
+        return FUNCTIONS_STATUS, f"Functions and IO connectors are not offered ({found[1]})"
+    if status == 405 and allowed:
+        return 405, f"{method} is not offered on {path}; offered: {allowed}"
+    for pattern, what in _PARTS:
+        if pattern.match(path):
+            return status, f"{what} not offered: {method} {path}"
+    return status, f"No such path: {method} {path}; /docs lists what is offered"

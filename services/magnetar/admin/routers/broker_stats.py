@@ -1,0 +1,40 @@
+"""`/admin/v2/broker-stats` and `/admin/v2/bookies`."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bundles
+from magnetar.admin.answers import answer, done
+from magnetar.admin.context import service_of
+from magnetar.admin.stats.topic import topic_stats
+
+router = APIRouter(prefix="/admin/v2", tags=["brokers"])
+
+
+@router.get("/broker-stats/topics", summary="Stats of all loaded topics, by namespace and bundle")
+async def topics(request: Request) -> Response:
+    service = service_of(request)
+    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    policies: dict[str, dict[str, Any]] = {}
+    for topic in service.topics:
+        namespace = str(topic.name.namespace)
+        if namespace not in policies:
+            policies[namespace] = await service.resources.policies(topic.name.namespace)
+        bundle = bundles.bundle_of(policies[namespace], topic.name)
+        in_bundle = found.setdefault(namespace, {}).setdefault(bundle, {})
+        of_domain = in_bundle.setdefault(topic.name.domain, {})
+        of_domain[topic.full_name] = topic_stats(topic, service.broker_id)
+    return answer(found)
+
+
+@router.get("/broker-stats/load-report", summary="Load of this broker: not balanced, so none")
+async def load_report(_: Request) -> Response:
+    return done()
+
+
+@router.get("/bookies/racks-info", summary="Racks of bookies: none")
+async def racks(_: Request) -> Response:
+    return answer({})

@@ -1,0 +1,139 @@
+"""`/admin/v2/brokers`: this broker, its health and its settings."""
+
+import asyncio
+from dataclasses import fields
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bundles
+from magnetar.admin.answers import answer, bare, done
+from magnetar.admin.context import service_of, text_of
+from magnetar.admin.described import described, query
+from magnetar.broker.service import BrokerService
+from magnetar.broker.setting import settings_of
+from magnetar.core.errors import MagnetarError, NotFound, ServiceNotReady
+from magnetar.core.names import NamespaceName
+
+router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"])
+
+HEALTH_TIMEOUT_S: Final = 10.0
+_HEALTH_KEY: Final = "/health/checked"
+_OWNED: Final = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+
+
+@router.get("", summary="The brokers of this cluster")
+async def list_brokers(request: Request) -> Response:
+    return answer([service_of(request).broker_id])
+
+
+@router.get(
+    "/health",
+    summary="Whether metadata can be written, durably",
+    openapi_extra=described(query("topicVersion", "string", "Accepted from tools; no effect")),
+)
+async def health(request: Request) -> Response:
+    service = service_of(request)
+    if service.stopping:
+        raise ServiceNotReady("The broker is shutting down")
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            await service.store.put(_HEALTH_KEY, str(service.clock.now_ms()).encode())
+    except (MagnetarError, TimeoutError) as error:
+        raise ServiceNotReady(f"Metadata cannot be written: {error}") from error
+    return bare("ok")
+
+
+@router.get("/ready", summary="Whether the broker serves clients")
+async def ready(request: Request) -> Response:
+    if service_of(request).stopping:
+        raise ServiceNotReady("The broker is shutting down")
+    return bare("ok")
+
+
+@router.get("/leaderBroker", summary="The broker that leads: this one")
+async def leader(request: Request) -> Response:
+    service = service_of(request)
+    return answer({"serviceUrl": service.http_url, "brokerId": service.broker_id})
+
+
+@router.get("/version", summary="Version")
+async def version(request: Request) -> Response:
+    return bare(service_of(request).version)
+
+
+@router.get("/configuration", summary="Settings that can change while it runs: none")
+async def dynamic_names(_: Request) -> Response:
+    return answer([])
+
+
+@router.get("/configuration/values", summary="Settings changed while it runs: none")
+async def dynamic_values(_: Request) -> Response:
+    return answer({})
+
+
+@router.get("/configuration/runtime", summary="The settings in force, by Pulsar's keys")
+async def runtime_configuration(request: Request) -> Response:
+    settings = service_of(request).settings
+    described_settings = settings_of(type(settings))
+    values: dict[str, str] = {}
+    for item in fields(settings):
+        key = described_settings[item.name].pulsar_key or item.name
+        values[key] = _text(getattr(settings, item.name))
+    return answer(values)
+
+
+@router.get("/internal-configuration", summary="Where metadata is kept")
+async def internal_configuration(request: Request) -> Response:
+    data_dir = getattr(service_of(request).settings, "data_dir", None)
+    url = f"rocksdb://{(data_dir / 'metadata').absolute()}" if data_dir is not None else "memory:"
+    return answer(
+        {
+            "zookeeperServers": url,
+            "configurationStoreServers": url,
+            "metadataStoreUrl": url,
+            "configurationMetadataStoreUrl": url,
+            "ledgersRootPath": "/ledgers",
+        }
+    )
+
+
+@router.get("/backlog-quota-check", summary="Check backlog quotas now: none are set")
+async def backlog_quota_check(_: Request) -> Response:
+    return done()
+
+
+@router.get("/{cluster:name}", summary="The brokers of a cluster")
+async def list_of_cluster(request: Request) -> Response:
+    # Pulsar answers for any name; tools ask with the cluster's or with a guess.
+    return answer([service_of(request).broker_id])
+
+
+@router.get("/{cluster:name}/{broker:name}/ownedNamespaces", summary="The bundles that it owns")
+async def owned(request: Request) -> Response:
+    service, broker = service_of(request), text_of(request, "broker")
+    if broker != service.broker_id:
+        raise NotFound(f"Broker {broker} is not part of this cluster")
+    return answer(dict.fromkeys(await _bundles(service), _OWNED))
+
+
+async def _bundles(service: BrokerService) -> list[str]:
+    """Every bundle that has a loaded topic, as `tenant/namespace/0x…_0x…`."""
+    policies: dict[NamespaceName, dict[str, Any]] = {}
+    found: set[str] = set()
+    for topic in service.topics:
+        namespace = topic.name.namespace
+        if namespace not in policies:
+            policies[namespace] = await service.resources.policies(namespace)
+        found.add(f"{namespace}/{bundles.bundle_of(policies[namespace], topic.name)}")
+    return sorted(found)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "" if value is None else str(value)

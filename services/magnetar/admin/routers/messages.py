@@ -1,0 +1,185 @@
+"""Single messages: peek, read by position, find by time, the last one; terminate."""
+
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bodies
+from magnetar.admin.answers import answer
+from magnetar.admin.context import (
+    loaded_topic,
+    number_of,
+    persistent_topic,
+    refuse_partitioned,
+    require_namespace,
+    service_of,
+    subscription_not_found,
+    text_of,
+    topic_of,
+)
+from magnetar.admin.described import described, query
+from magnetar.admin.documents import MessageId, message_id
+from magnetar.admin.message_view import batch_size, message_response
+from magnetar.broker.service import BrokerService
+from magnetar.broker.subscription.cursor_moves import position_of_time
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.errors import MetadataError, NotAllowed, NotFound, TopicNotFound
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.core.names import TopicName
+
+router = APIRouter(prefix="/admin/v2", tags=["topics"])
+
+_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
+
+
+@router.get(
+    _TOPIC + "/subscription/{subscription:name}/position/{position:number}",
+    summary="Peek at an unacknowledged message",
+    tags=["subscriptions"],
+)
+async def peek(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    position = number_of(request, "position")
+    await refuse_partitioned(service, name, "Peek messages on a partitioned topic is not allowed")
+    topic = await persistent_topic(service, name, "Peek messages")
+    # Pulsar creates a missing subscription here, which from then on keeps all data: not so here.
+    subscription = topic.subscriptions.get(text_of(request, "subscription"))
+    if subscription is None:
+        raise subscription_not_found(text_of(request, "subscription"), name)
+    if position < 1:
+        raise MetadataError("The position to peek at counts from 1", http_status=400)
+    entry = await subscription.peek(position)
+    if entry is None:
+        raise NotFound("Message not found")
+    return message_response(entry)
+
+
+@router.get(_TOPIC + "/ledger/{ledger:number}/entry/{entry:number}", summary="A message by its id")
+async def read_by_id(request: Request) -> Response:
+    topic = await _persistent(request, "Get message by id")
+    ledger, entry = number_of(request, "ledger"), number_of(request, "entry")
+    try:
+        found = await topic.managed_ledger.read_entry(Position(ledger, entry))
+    except NotFound:
+        raise NotFound("Message id not found") from None
+    return message_response(found)
+
+
+@router.get(
+    _TOPIC + "/examinemessage",
+    summary="The nth message from the start or the end",
+    openapi_extra=described(
+        query("initialPosition", "string", "earliest or latest (default)"),
+        query("messagePosition", "integer", "Which one, from 1"),
+    ),
+)
+async def examine(request: Request) -> Response:
+    topic = await _persistent(request, "Examine messages")
+    nth = max(bodies.number(request, "messagePosition", 1), 1)
+    ledger = topic.managed_ledger
+    if nth > ledger.entries_total:
+        raise NotFound(f"Message not found: the topic has {ledger.entries_total} entries")
+    earliest = request.query_params.get("initialPosition") == "earliest"
+    number = nth if earliest else ledger.entries_total - nth + 1
+    return message_response(await ledger.read_entry(_nth(topic, number)))
+
+
+def _nth(topic: PersistentTopic, number: int) -> Position:
+    """The position of the nth kept entry, from 1."""
+    for info in topic.managed_ledger.ledgers:
+        if number <= info.entries:
+            return Position(info.ledger_id, number - 1)
+        number -= info.entries
+    raise NotFound("Message not found")
+
+
+@router.get(_TOPIC + "/messageid/{timestamp:number}", summary="The first message since a time")
+async def id_by_time(request: Request) -> Response:
+    topic = await _persistent(request, "Get message id by timestamp")
+    timestamp = number_of(request, "timestamp")
+    if timestamp <= 0:
+        return answer(message_id(EARLIEST))
+    position = await position_of_time(topic.managed_ledger, timestamp)
+    return answer(message_id(position, topic.name.partition_index))
+
+
+@router.get(_TOPIC + "/lastMessageId", summary="The id of the last message")
+async def last_message_id(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    if not name.persistent:
+        raise NotAllowed("GetLastMessageId on a non-persistent topic is not allowed")
+    try:
+        await require_namespace(service, name.namespace)
+    except NotFound:
+        raise TopicNotFound(f"Topic {name} not found") from None
+    topic = await persistent_topic(service, name, "GetLastMessageId")
+    ledger = topic.managed_ledger
+    last = ledger.last_confirmed
+    batch = None
+    if last.entry_id >= 0 and ledger.entries_total:
+        batch = batch_size((await ledger.read_entry(last)).data)
+    return answer(
+        message_id(last, name.partition_index, batch_index=-1 if batch is None else batch - 1)
+    )
+
+
+@router.put(
+    _TOPIC + "/backlogSize",
+    summary="Bytes from a message to the end",
+    openapi_extra=described(body="Message id", example={"ledgerId": -1, "entryId": -1}),
+)
+async def backlog_size(request: Request) -> Response:
+    topic = await _persistent(request, "Get backlog size")
+    start = (await bodies.parse(request, MessageId) or MessageId()).position
+    ledger = topic.managed_ledger
+    total = 0
+    for info in ledger.ledgers:
+        if info.ledger_id < start.ledger_id or not info.entries:
+            continue
+        before = max(start.entry_id, 0) if info.ledger_id == start.ledger_id else 0
+        kept = max(info.entries - before, 0)
+        total += info.size_bytes * kept // info.entries
+    return answer(total)
+
+
+@router.post(_TOPIC + "/terminate", summary="Take no more messages, ever")
+async def terminate(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    await refuse_partitioned(service, name, "Termination of a partitioned topic is not allowed")
+    topic = await persistent_topic(service, name, "Termination")
+    return answer(message_id(await topic.terminate()))
+
+
+@router.post(_TOPIC + "/terminate/partitions", summary="The same for a partitioned topic")
+async def terminate_partitions(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    await require_namespace(service, name.namespace)
+    partitions = await service.resources.partitions(name)
+    if not partitions:
+        raise NotAllowed(
+            "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
+            "please use terminate commands"
+        )
+    ends = {}
+    for index in range(partitions):
+        topic = await _partition(service, name, index)
+        ends[str(index)] = message_id(await topic.terminate())
+    return answer(ends)
+
+
+async def _partition(service: BrokerService, name: TopicName, index: int) -> PersistentTopic:
+    topic = await service.topics.get_or_open(name.partition(index), create=True)
+    if not isinstance(topic, PersistentTopic):
+        raise NotAllowed("Termination of a non-persistent topic is not allowed")
+    return topic
+
+
+async def _persistent(request: Request, doing: str) -> PersistentTopic:
+    service, name = service_of(request), topic_of(request)
+    await refuse_partitioned(service, name, f"{doing} on a partitioned topic is not allowed")
+    topic = await loaded_topic(service, name)
+    if not isinstance(topic, PersistentTopic):
+        raise NotAllowed(f"{doing} on a non-persistent topic is not allowed")
+    return topic

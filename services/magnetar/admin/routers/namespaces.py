@@ -1,0 +1,216 @@
+"""`/admin/v2/namespaces`: namespaces, their bundles, and what is done to all of their topics."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bodies, bundles
+from magnetar.admin.answers import answer, done
+from magnetar.admin.context import (
+    existing_namespace,
+    namespace_of,
+    require_namespace,
+    service_of,
+    text_of,
+)
+from magnetar.admin.deletion import delete_namespace
+from magnetar.admin.described import FORCE, described, query
+from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.service import BrokerService
+from magnetar.broker.session.discovery import is_system_topic
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topics import Topic
+from magnetar.core.errors import AuthorizationError, NotFound
+from magnetar.core.names import DOMAINS, NamespaceName, TopicName
+
+router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
+
+_PATH: Final = "/{tenant:name}/{namespace:name}"
+_MODES: Final = {
+    "PERSISTENT": ("persistent",),
+    "NON_PERSISTENT": ("non-persistent",),
+    "ALL": DOMAINS,
+}
+
+
+@router.get("/{tenant:name}", summary="List a tenant's namespaces")
+async def list_namespaces(request: Request) -> Response:
+    resources, tenant = service_of(request).resources, text_of(request, "tenant")
+    names = await resources.namespaces(tenant)
+    if not names and tenant not in await resources.tenants():
+        raise NotFound("Tenant not found")
+    return answer(names)
+
+
+@router.get(_PATH, summary="A namespace's policies")
+async def get_policies(request: Request) -> Response:
+    return answer(await service_of(request).resources.policies(namespace_of(request)))
+
+
+@router.put(
+    _PATH,
+    summary="Create a namespace",
+    openapi_extra=described(body="Policies, or nothing", example={"bundles": {"numBundles": 4}}),
+)
+async def create_namespace(request: Request) -> Response:
+    service, namespace = service_of(request), namespace_of(request)
+    given = await bodies.parse(request, dict[str, Any])
+    policies = await _new_policies(service, namespace, given or {})
+    await service.resources.create_namespace(namespace, policies)
+    return done()
+
+
+@router.delete(_PATH, summary="Delete a namespace", openapi_extra=described(FORCE))
+async def remove_namespace(request: Request) -> Response:
+    force = bodies.flag(request, "force")
+    await delete_namespace(service_of(request), namespace_of(request), force=force)
+    return done()
+
+
+@router.get(
+    _PATH + "/topics",
+    summary="List a namespace's topics, partitions one by one",
+    openapi_extra=described(
+        query("mode", "string", "PERSISTENT (default), NON_PERSISTENT or ALL"),
+        query("includeSystemTopic", "boolean", "Also the broker's own topics"),
+    ),
+)
+async def list_topics(request: Request) -> Response:
+    service, namespace = service_of(request), namespace_of(request)
+    await require_namespace(service, namespace, "Namespace does not exist")
+    mode = request.query_params.get("mode", "PERSISTENT")
+    if mode not in _MODES:
+        raise HTTPException(400, f"mode must be one of {', '.join(_MODES)}, not {mode}")
+    with_system = bodies.flag(request, "includeSystemTopic")
+    names = [
+        name for domain in _MODES[mode] for name in await service.topics.names(namespace, domain)
+    ]
+    return answer(sorted(str(name) for name in names if with_system or not is_system_topic(name)))
+
+
+@router.get(_PATH + "/bundles", summary="A namespace's bundles")
+async def get_bundles(request: Request) -> Response:
+    policies = await service_of(request).resources.policies(namespace_of(request))
+    return answer(policies["bundles"])
+
+
+@router.put(_PATH + "/unload", summary="Unload a namespace's topics")
+@router.put(_PATH + "/{bundle:bundle}/unload", summary="Unload a bundle's topics")
+async def unload(request: Request) -> Response:
+    service, selects = service_of(request), await _selection(request)
+    for topic in service.topics:
+        if selects(topic.name):
+            await service.topics.unload(topic.name)
+    return done()
+
+
+@router.post(_PATH + "/clearBacklog", summary="Skip everything on all subscriptions")
+@router.post(_PATH + "/clearBacklog/{subscription:name}", summary="Skip everything on one")
+@router.post(_PATH + "/{bundle:bundle}/clearBacklog", summary="The same within a bundle")
+@router.post(
+    _PATH + "/{bundle:bundle}/clearBacklog/{subscription:name}", summary="The same within a bundle"
+)
+async def clear_backlog(request: Request) -> Response:
+    wanted = request.path_params.get("subscription")
+    async for topic in _topics_of(request):
+        if not isinstance(topic, PersistentTopic):
+            continue
+        for name, subscription in list(topic.subscriptions.items()):
+            if wanted in (None, name):
+                await subscription.clear_backlog()
+    return done()
+
+
+@router.post(_PATH + "/unsubscribe/{subscription:name}", summary="Delete a subscription everywhere")
+@router.post(
+    _PATH + "/{bundle:bundle}/unsubscribe/{subscription:name}", summary="The same within a bundle"
+)
+async def unsubscribe(request: Request) -> Response:
+    wanted = text_of(request, "subscription")
+    async for topic in _topics_of(request):
+        if wanted in topic.subscriptions:
+            await topic.delete_subscription(wanted)
+    return done()
+
+
+class _Selection:
+    """Which topics a request is about: those of a namespace, or of one of its bundles."""
+
+    def __init__(self, namespace: NamespaceName, policies: dict[str, Any], bundle: str | None):
+        self.namespace = namespace
+        self._policies = policies
+        self._bundle = bundle and bundles.checked(policies, namespace, bundle)
+
+    def __call__(self, name: TopicName) -> bool:
+        if name.namespace != self.namespace:
+            return False
+        return not self._bundle or bundles.bundle_of(self._policies, name) == self._bundle
+
+
+async def _selection(request: Request) -> _Selection:
+    namespace = await existing_namespace(request)
+    policies = await service_of(request).resources.policies(namespace)
+    return _Selection(namespace, policies, request.path_params.get("bundle"))
+
+
+async def _topics_of(request: Request) -> AsyncIterator[Topic]:
+    """Opens the topics one by one: what is not loaded has a backlog all the same."""
+    service, selects = service_of(request), await _selection(request)
+    for domain in DOMAINS:
+        for name in await service.topics.names(selects.namespace, domain):
+            if selects(name):
+                yield await service.topics.get_or_open(name, create=False)
+
+
+async def _new_policies(
+    service: BrokerService, namespace: NamespaceName, given: dict[str, Any]
+) -> dict[str, Any]:
+    tenant = await service.resources.tenant(namespace.tenant)
+    policies = default_policies(service.cluster)
+    for key, value in given.items():
+        if key == "bundles" or key not in policies | _NAMED or _says_nothing(value):
+            continue
+        policies[key] = value
+    policies["bundles"] = bundles.requested(given.get("bundles"))
+    allowed = tenant.get("allowedClusters") or []
+    for cluster in policies["replication_clusters"]:
+        if cluster not in allowed:
+            raise AuthorizationError(
+                f"Cluster [{cluster}] is not in the list of allowed clusters list for "
+                f"tenant [{namespace.tenant}]"
+            )
+    return policies
+
+
+def _says_nothing(value: object) -> bool:
+    return value is None or value in ({}, [])
+
+
+_NAMED: Final = dict.fromkeys(
+    (
+        "autoSubscriptionCreationOverride",
+        "autoTopicCreationOverride",
+        "compaction_threshold",
+        "deduplicationEnabled",
+        "delayed_delivery_policies",
+        "inactive_topic_policies",
+        "max_consumers_per_subscription",
+        "max_consumers_per_topic",
+        "max_producers_per_topic",
+        "max_subscriptions_per_topic",
+        "max_topics_per_namespace",
+        "max_unacked_messages_per_consumer",
+        "max_unacked_messages_per_subscription",
+        "message_ttl_in_seconds",
+        "offload_policies",
+        "persistence",
+        "retention_policies",
+        "subscription_expiration_time_minutes",
+    )
+)
+"""Policies that Pulsar's document has only where they are set. What is stored of a policy that the
+broker does not act on yet is shown again, as tools expect, and waits for the broker to do so."""

@@ -1,0 +1,164 @@
+"""`…/subscription/{subscription}/…`: reset, skip, expire; what is done to where it stands."""
+
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bodies
+from magnetar.admin.answers import done
+from magnetar.admin.context import (
+    loaded_parts,
+    number_of,
+    refuse_partitioned,
+    service_of,
+    subscription_not_found,
+    text_of,
+    topic_of,
+)
+from magnetar.admin.described import described
+from magnetar.admin.documents import MessageId
+from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.errors import Conflict, NotAllowed
+from magnetar.core.names import TopicName
+from magnetar.wire.message_id import full_ack_set
+
+router = APIRouter(prefix="/admin/v2", tags=["subscriptions"])
+
+_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
+_SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription:name}"
+_MESSAGE_ID: Final = described(
+    body="Message id; isExcluded starts behind it", example={"ledgerId": 3, "entryId": 0}
+)
+
+
+@router.post(
+    _SUBSCRIPTION + "/resetcursor", summary="Reset to a message", openapi_extra=_MESSAGE_ID
+)
+async def reset_to_message(request: Request) -> Response:
+    given = await bodies.parse(request, MessageId)
+    if given is None:
+        raise HTTPException(400, "The body must be a message id")
+    await refuse_partitioned(
+        service_of(request),
+        topic_of(request),
+        "Reset-cursor at position is not allowed for partitioned-topic",
+    )
+    for subscription in await _subscriptions(request):
+        position = given.position
+        if given.batch_index >= 0 and given.batch_size > 0:
+            first = given.batch_index + (1 if given.behind else 0)
+            left = full_ack_set(given.batch_size) >> first << first
+            if left:
+                await subscription.seek(position, left, given.batch_size)
+                continue
+        if given.behind and position.ledger_id >= 0:
+            position = subscription.ledger.next_position(position)
+        await subscription.seek(position)
+    return done()
+
+
+@router.post(_SUBSCRIPTION + "/resetcursor/{timestamp:number}", summary="Reset to a time")
+async def reset_to_time(request: Request) -> Response:
+    timestamp = number_of(request, "timestamp")
+    for subscription in await _subscriptions(request):
+        await subscription.seek_to_time(timestamp)
+    return done()
+
+
+@router.post(_SUBSCRIPTION + "/skip/{count:number}", summary="Skip messages")
+async def skip(request: Request) -> Response:
+    count = number_of(request, "count")
+    await refuse_partitioned(
+        service_of(request),
+        topic_of(request),
+        "Skip messages on a partitioned topic is not allowed",
+    )
+    for subscription in await _subscriptions(request):
+        if count > 0:
+            await subscription.skip(count)
+    return done()
+
+
+@router.post(_SUBSCRIPTION + "/skip_all", summary="Skip everything")
+async def skip_all(request: Request) -> Response:
+    for subscription in await _subscriptions(request):
+        await subscription.clear_backlog()
+    return done()
+
+
+@router.post(_SUBSCRIPTION + "/expireMessages/{seconds:number}", summary="Skip what is older")
+async def expire(request: Request) -> Response:
+    await _expire(request, await _subscriptions(request))
+    return done()
+
+
+@router.post(
+    _TOPIC + "/all_subscription/expireMessages/{seconds:number}",
+    summary="Skip what is older, on all subscriptions",
+)
+async def expire_all(request: Request) -> Response:
+    found: list[PersistentSubscription] = []
+    for part in await loaded_parts(service_of(request), topic_of(request)):
+        if not isinstance(part, PersistentTopic):
+            raise NotAllowed("Expire messages on a non-persistent topic is not allowed")
+        found += part.subscriptions.values()
+    await _expire(request, found)
+    return done()
+
+
+@router.post(
+    _SUBSCRIPTION + "/expireMessages",
+    summary="Skip everything up to a message",
+    openapi_extra=_MESSAGE_ID,
+)
+async def expire_to_message(request: Request) -> Response:
+    given = await bodies.parse(request, MessageId)
+    if given is None:
+        raise HTTPException(400, "The body must be a message id")
+    await refuse_partitioned(
+        service_of(request),
+        topic_of(request),
+        "Expire message at position is not supported for partitioned-topic",
+    )
+    for subscription in await _subscriptions(request):
+        position = given.position
+        if given.behind:
+            position = subscription.ledger.previous_position(position)
+        subscription.expire_up_to(position)
+    return done()
+
+
+async def _expire(request: Request, subscriptions: list[PersistentSubscription]) -> None:
+    seconds = number_of(request, "seconds")
+    for subscription in subscriptions:
+        if seconds < 0 or not subscription.cursor.backlog:
+            raise Conflict(
+                "Expire message by timestamp not issued on topic "
+                f"{subscription.topic} for subscription {subscription.name} due to ongoing "
+                "message expiration not finished or subscription almost catch  up. If it's "
+                "performed on a partitioned topic operation might succeeded on other partitions, "
+                "please check stats of individual partition."
+            )
+        await subscription.expire(seconds)
+
+
+async def _subscriptions(request: Request) -> list[PersistentSubscription]:
+    """The subscription of the topic, or of each of its partitions that has it; at least one."""
+    name, wanted = topic_of(request), text_of(request, "subscription")
+    found = []
+    for part in await loaded_parts(service_of(request), name):
+        if not isinstance(part, PersistentTopic):
+            raise _not_persistent(name)
+        if (subscription := part.subscriptions.get(wanted)) is not None:
+            found.append(subscription)
+    if not found:
+        raise subscription_not_found(wanted, name)
+    return found
+
+
+def _not_persistent(name: TopicName) -> NotAllowed:
+    return NotAllowed(f"{name} is a non-persistent topic: its subscriptions have no position")

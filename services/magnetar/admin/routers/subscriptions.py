@@ -1,0 +1,127 @@
+"""`…/subscription/{subscription}`: create, list, delete; properties.
+
+On a partitioned topic each is done to all partitions.
+"""
+
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bodies
+from magnetar.admin.answers import answer, done
+from magnetar.admin.context import (
+    loaded_parts,
+    require_namespace,
+    service_of,
+    subscription_not_found,
+    text_of,
+    topic_of,
+)
+from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.documents import MessageId
+from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
+from magnetar.broker.topics import Topic
+from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
+from magnetar.core.ids import LATEST
+
+router = APIRouter(prefix="/admin/v2", tags=["subscriptions"])
+
+_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
+_SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription:name}"
+
+
+@router.get(_TOPIC + "/subscriptions", summary="List a topic's subscriptions")
+async def list_subscriptions(request: Request) -> Response:
+    names: set[str] = set()
+    for topic in await loaded_parts(service_of(request), topic_of(request)):
+        names.update(topic.subscriptions)
+    return answer(sorted(names))
+
+
+@router.put(
+    _SUBSCRIPTION,
+    summary="Create a subscription",
+    openapi_extra=described(
+        query("replicated", "boolean", "Replicated subscriptions are not offered"),
+        AUTHORITATIVE,
+        body="Message id to start at (with properties), or nothing for the latest",
+        example={"ledgerId": -1, "entryId": -1},
+    ),
+)
+async def create_subscription(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    given = await bodies.parse(request, MessageId)
+    start = LATEST if given is None else given.position
+    properties = {} if given is None else given.properties or {}
+    await require_namespace(service, name.namespace)
+    if not name.persistent:
+        raise NotAllowed("Create subscription on a non-persistent topic is not allowed")
+    partitions = await service.resources.partitions(name)
+    if partitions:
+        topics = await loaded_parts(service, name)
+    else:
+        # As in Pulsar, a topic that may be created automatically is created here too.
+        create = service.settings.auto_topic_creation
+        topics = [await service.topics.get_or_open(name, create=create)]
+    created = 0
+    for topic in topics:
+        assert isinstance(topic, PersistentTopic)  # noqa: S101 - the domain was checked
+        try:
+            await topic.create_subscription(text_of(request, "subscription"), start, properties)
+            created += 1
+        except SubscriptionExists:
+            continue
+    if not created:
+        raise Conflict("Subscription already exists for topic")
+    return done()
+
+
+@router.delete(
+    _SUBSCRIPTION,
+    summary="Delete a subscription",
+    openapi_extra=described(FORCE, AUTHORITATIVE),
+)
+async def delete_subscription(request: Request) -> Response:
+    subscription, force = text_of(request, "subscription"), bodies.flag(request, "force")
+    parts = await _parts_with(request)
+    if not force and any(part.subscriptions[subscription].consumers for part in parts):
+        raise PreconditionFailed("Subscription has active connected consumers")
+    for part in parts:
+        await part.delete_subscription(subscription, force=force)
+    return done()
+
+
+@router.get(_SUBSCRIPTION + "/properties", summary="A subscription's properties")
+async def get_properties(request: Request) -> Response:
+    found: dict[str, str] = {}
+    for part in await _parts_with(request):
+        if isinstance(part, PersistentTopic):
+            cursor = part.subscriptions[text_of(request, "subscription")].cursor
+            found |= cursor.properties
+    return answer(found)
+
+
+@router.put(
+    _SUBSCRIPTION + "/properties",
+    summary="Replace a subscription's properties",
+    openapi_extra=described(body="Properties", example={"team": "payments"}),
+)
+async def put_properties(request: Request) -> Response:
+    given = await bodies.parse(request, dict[str, str]) or {}
+    for part in await _parts_with(request):
+        if not isinstance(part, PersistentTopic):
+            raise NotAllowed("A subscription of a non-persistent topic keeps no properties")
+        await part.subscriptions[text_of(request, "subscription")].cursor.set_properties(given)
+    return done()
+
+
+async def _parts_with(request: Request) -> list[Topic]:
+    """The topic, or those of its partitions, that have the subscription: at least one."""
+    name, subscription = topic_of(request), text_of(request, "subscription")
+    parts = await loaded_parts(service_of(request), name)
+    found = [part for part in parts if subscription in part.subscriptions]
+    if not found:
+        raise subscription_not_found(subscription, name)
+    return found

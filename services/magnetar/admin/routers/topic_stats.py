@@ -1,0 +1,105 @@
+"""`…/stats` and what else looks into a topic without changing it."""
+
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bodies
+from magnetar.admin.answers import answer
+from magnetar.admin.context import (
+    loaded_topic,
+    refuse_partition_name,
+    require_namespace,
+    service_of,
+    topic_not_found,
+    topic_of,
+)
+from magnetar.admin.described import AUTHORITATIVE, described, query
+from magnetar.admin.routers.partitioned import partitioned_metadata
+from magnetar.admin.stats.internal import internal_info, internal_stats
+from magnetar.admin.stats.partitioned import partitioned_stats
+from magnetar.admin.stats.topic import TopicStats, topic_stats
+from magnetar.broker.service import BrokerService
+from magnetar.broker.topics import ledger_name
+from magnetar.core.errors import NotAllowed, NotFound
+from magnetar.core.names import TopicName
+
+router = APIRouter(prefix="/admin/v2", tags=["topics"])
+
+_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
+
+
+@router.get(
+    _TOPIC + "/stats",
+    summary="A topic's producers, subscriptions, rates and backlog",
+    openapi_extra=described(
+        query("getPreciseBacklog", "boolean", "It is always precise"),
+        query("subscriptionBacklogSize", "boolean", "It is always there"),
+        AUTHORITATIVE,
+    ),
+)
+async def stats(request: Request) -> Response:
+    service = service_of(request)
+    topic = await loaded_topic(service, topic_of(request))
+    return answer(topic_stats(topic, service.broker_id))
+
+
+@router.get(_TOPIC + "/internalStats", summary="A topic's ledgers and cursors")
+async def get_internal_stats(request: Request) -> Response:
+    return answer(internal_stats(await loaded_topic(service_of(request), topic_of(request))))
+
+
+@router.get(_TOPIC + "/internal-info", summary="A topic's records in the metadata store")
+async def get_internal_info(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    await require_namespace(service, name.namespace)
+    if not name.persistent:
+        raise NotAllowed("A non-persistent topic is not recorded")
+    try:
+        return answer(internal_info(await service.ledgers.info(ledger_name(name))))
+    except NotFound:
+        raise topic_not_found(name) from None
+
+
+@router.get(
+    _TOPIC + "/partitioned-stats",
+    summary="The same, summed over partitions",
+    openapi_extra=described(query("perPartition", "boolean", "Also each partition (default)")),
+)
+async def get_partitioned_stats(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    partitions = await _partitions(service, name)
+    found: dict[str, TopicStats] = {}
+    for index in range(partitions):
+        part = name.partition(index)
+        topic = await service.topics.get_or_open(part, create=True)
+        found[str(part)] = topic_stats(topic, service.broker_id)
+    metadata = await partitioned_metadata(service, name, partitions)
+    per_partition = bodies.flag(request, "perPartition", default=True)
+    return answer(partitioned_stats(found, metadata, per_partition=per_partition))
+
+
+@router.get(_TOPIC + "/partitioned-internalStats", summary="Ledgers and cursors of each partition")
+async def get_partitioned_internal_stats(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    await require_namespace(service, name.namespace)
+    partitions = await service.resources.partitions(name)
+    if not partitions:
+        raise NotFound(f"Partitioned Topic {name} not found")
+    found: dict[str, object] = {}
+    for index in range(partitions):
+        topic = await service.topics.get_or_open(name.partition(index), create=True)
+        found[topic.full_name] = internal_stats(topic)
+    metadata = await partitioned_metadata(service, name, partitions)
+    return answer({"metadata": metadata, "partitions": found})
+
+
+async def _partitions(service: BrokerService, name: TopicName) -> int:
+    refuse_partition_name(name)
+    await require_namespace(service, name.namespace)
+    partitions = await service.resources.partitions(name)
+    if not partitions:
+        raise NotFound(f"Partitioned Topic {name} not found")
+    return partitions

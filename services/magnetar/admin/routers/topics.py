@@ -1,0 +1,167 @@
+"""`/admin/v2/{domain}/{tenant}/{namespace}`: topics without partitions, and single partitions."""
+
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bodies, bundles
+from magnetar.admin.answers import answer, done, nothing
+from magnetar.admin.context import (
+    loaded_parts,
+    loaded_topic,
+    namespace_of,
+    require_namespace,
+    service_of,
+    text_of,
+    topic_of,
+)
+from magnetar.admin.deletion import delete_topic
+from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
+from magnetar.broker.service import BrokerService
+from magnetar.broker.session.discovery import is_system_topic
+from magnetar.broker.topic.persistent import EPOCH_PROPERTY, PersistentTopic
+from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
+from magnetar.core.names import TopicName
+
+router = APIRouter(prefix="/admin/v2", tags=["topics"])
+
+_NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"
+_TOPIC: Final = _NAMESPACE + "/{topic:name}"
+_PROPERTIES: Final = described(body="Properties", example={"team": "payments"})
+
+
+@router.get(
+    _NAMESPACE,
+    summary="List a namespace's topics, partitions one by one",
+    openapi_extra=described(
+        query("bundle", "string", "Only topics in this bundle"),
+        query("includeSystemTopic", "boolean", "Also the broker's own topics"),
+    ),
+)
+async def list_topics(request: Request) -> Response:
+    service, namespace = service_of(request), namespace_of(request)
+    await require_namespace(service, namespace, "Namespace does not exist")
+    names = await service.topics.names(namespace, text_of(request, "domain"))
+    if not bodies.flag(request, "includeSystemTopic"):
+        names = [name for name in names if not is_system_topic(name)]
+    if bundle := request.query_params.get("bundle"):
+        policies = await service.resources.policies(namespace)
+        bundle = bundles.checked(policies, namespace, bundle.lower())
+        names = [name for name in names if bundles.bundle_of(policies, name) == bundle]
+    return answer(sorted(map(str, names)))
+
+
+@router.put(_TOPIC, summary="Create a topic without partitions", openapi_extra=_PROPERTIES)
+async def create_topic(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    properties = await bodies.parse(request, dict[str, str]) or {}
+    await require_namespace(service, name.namespace)
+    await _check_partition_name(service, name)
+    if await service.resources.partitions(name) or await service.topics.exists(name):
+        raise Conflict("This topic already exists")
+    await service.topics.create(name, properties)
+    return done()
+
+
+async def _check_partition_name(service: BrokerService, name: TopicName) -> None:
+    """A name that looks like a partition's is only for a declared partition."""
+    if name.partition_index < 0:
+        return
+    partitions = await service.resources.partitions(name.base)
+    if not partitions:
+        raise PreconditionFailed(
+            f'Can\'t create topic {name.local} with "-partition-" followed by numeric value '
+            f"if there isn't a partitioned topic {name.base.local} created."
+        )
+    if name.partition_index >= partitions:
+        raise PreconditionFailed(
+            f'Can\'t create topic {name.local} with "-partition-" followed by a number smaller '
+            f"than number of partition of partitioned topic {name.base.local}"
+        )
+
+
+@router.delete(
+    _TOPIC,
+    summary="Delete a topic without partitions, or one partition",
+    openapi_extra=described(FORCE, AUTHORITATIVE),
+)
+async def remove_topic(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    if await service.resources.partitions(name):
+        raise Conflict(
+            f"{name} is a partitioned topic, instead of calling delete topic, please call "
+            "delete-partitioned-topic."
+        )
+    await delete_topic(service, name, force=bodies.flag(request, "force"))
+    return done()
+
+
+@router.put(_TOPIC + "/unload", summary="Unload: clients look the topic up again")
+async def unload(request: Request) -> Response:
+    service = service_of(request)
+    for topic in await loaded_parts(service, topic_of(request)):
+        await service.topics.unload(topic.name)
+    return done()
+
+
+@router.delete(_TOPIC + "/truncate", summary="Delete all messages of a topic")
+async def truncate(request: Request) -> Response:
+    for topic in await loaded_parts(service_of(request), topic_of(request)):
+        if not isinstance(topic, PersistentTopic):
+            raise NotAllowed("unsupport truncate")
+        await topic.managed_ledger.truncate()
+    return done()
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+
+@router.get(_TOPIC + "/properties", summary="A topic's properties")
+async def get_properties(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    if await service.resources.partitions(name):
+        stored = await service.resources.partitioned_properties(name)
+        return answer(stored) if stored else nothing()
+    topic = await loaded_topic(service, name)
+    if not isinstance(topic, PersistentTopic):
+        return answer({})
+    properties = topic.managed_ledger.properties.items()
+    return answer({key: value for key, value in properties if key != EPOCH_PROPERTY})
+
+
+@router.put(_TOPIC + "/properties", summary="Add or replace properties", openapi_extra=_PROPERTIES)
+async def put_properties(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    given = await bodies.parse(request, dict[str, str]) or {}
+    if await service.resources.partitions(name):
+        await service.resources.update_partitioned_properties(name, lambda old: old | given)
+        return done()
+    topic = await loaded_topic(service, name)
+    if not isinstance(topic, PersistentTopic):
+        raise NotAllowed("A non-persistent topic keeps no properties")
+    await topic.managed_ledger.set_properties(given)
+    return done()
+
+
+@router.delete(
+    _TOPIC + "/properties",
+    summary="Remove a property",
+    openapi_extra=described(query("key", "string", "Which one")),
+)
+async def delete_property(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    key = request.query_params.get("key")
+    if not key:
+        raise HTTPException(400, "Query parameter key is missing: which property to remove")
+    if await service.resources.partitions(name):
+        await service.resources.update_partitioned_properties(
+            name, lambda old: {k: v for k, v in old.items() if k != key}
+        )
+        return done()
+    topic = await loaded_topic(service, name)
+    if isinstance(topic, PersistentTopic):
+        await topic.managed_ledger.delete_property(key)
+    return done()

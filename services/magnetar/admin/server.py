@@ -1,0 +1,144 @@
+"""The HTTP server of a broker: uvicorn in the broker's own event loop.
+
+`bind` takes the port before anything slow is imported, so that a port in use is told at once, and
+`AdminServer.start` begins to listen on it: the kernel queues requests from then on. FastAPI,
+pydantic and uvicorn (some 400 ms of CPU) are imported by a thread meanwhile, beside the broker that
+serves its first clients; queued requests are answered when that is done. `ready()` waits for it.
+
+uvicorn's own signal handlers, logging and tick of ten times a second are left out: the process has
+one place for signals, and an idle broker should sleep.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from magnetar.admin.embedded_server import EmbeddedServer
+    from magnetar.admin.metrics.bookie_series import BookieWithStats
+    from magnetar.admin.metrics.page import MetricsPage
+    from magnetar.broker.service import BrokerService
+
+log = get_logger("magnetar.admin")
+
+LISTEN_BACKLOG: Final = 1_024
+READY_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 10.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The listening socket's socket, bound; raises OSError where the port is not to be had."""
+    family, kind, proto, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class AdminServer:
+    """See the module's text. `start`, then `stop`; never started again."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._tasks = TaskSet("admin")
+        self._listener: socket.socket | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Event | None = None
+        self._served = asyncio.Event()
+
+    async def start(
+        self,
+        service: "BrokerService",
+        host: str,
+        port: int,
+        listener: socket.socket | None = None,
+        *,
+        bookies: "Sequence[BookieWithStats]" = (),
+    ) -> int:
+        """Listens on `host` and `port`, or on the socket that `bind` made; returns the port.
+
+        Returns at once: requests wait until the application is loaded. `bookies` are those of this
+        process, for its metrics.
+        """
+        self._listener = bind(host, port) if listener is None else listener
+        self._listener.listen(LISTEN_BACKLOG)
+        self.port = self._listener.getsockname()[1]
+        self._ready = asyncio.get_running_loop().create_future()
+        self._stopping = asyncio.Event()
+        self._tasks.start(
+            self._serve(service, tuple(bookies), self._listener, self._ready, self._stopping),
+            "serve",
+        )
+        return self.port
+
+    async def ready(self) -> None:
+        """Returns once requests are being answered; raises what kept that from happening."""
+        assert self._ready is not None, "start() comes first"  # noqa: S101
+        await asyncio.wait_for(asyncio.shield(self._ready), READY_TIMEOUT_S)
+
+    async def stop(self) -> None:
+        """Lets requests under way finish, within STOP_TIMEOUT_S, then closes. Idempotent."""
+        if self._stopping is None:
+            return
+        self._stopping.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._served.wait(), STOP_TIMEOUT_S)
+        await self._tasks.stop()
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _serve(
+        self,
+        service: "BrokerService",
+        bookies: "tuple[BookieWithStats, ...]",
+        listener: socket.socket,
+        ready: "asyncio.Future[None]",
+        stopping: asyncio.Event,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        executor = ThreadPoolExecutor(1, thread_name_prefix="admin-load")
+        try:
+            started = time.monotonic()
+            server, page = await loop.run_in_executor(
+                executor, _load, service, bookies, stopping, ready
+            )
+            self._tasks.start(page.keep_windows(), "metrics-windows")
+            log.debug("admin REST loaded", took_ms=int((time.monotonic() - started) * 1000))
+            await server.serve([listener])
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error)
+                ready.exception()  # retrieved, also where nobody waits
+            raise
+        finally:
+            executor.shutdown(wait=False)
+            self._served.set()
+
+
+def _load(
+    service: "BrokerService",
+    bookies: "tuple[BookieWithStats, ...]",
+    stopping: asyncio.Event,
+    ready: "asyncio.Future[None]",
+) -> "tuple[EmbeddedServer, MetricsPage]":
+    """Imports and builds everything; runs in a thread of its own."""
+    from magnetar.admin.app import create_app
+    from magnetar.admin.embedded_server import EmbeddedServer
+    from magnetar.admin.metrics.page import MetricsPage
+
+    page = MetricsPage(service, bookies)
+    return EmbeddedServer(create_app(service, page), stopping, ready), page

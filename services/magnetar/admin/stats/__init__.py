@@ -1,0 +1,1 @@
+"""Stats documents, under Pulsar's field names: pure functions from broker objects to dicts."""
