@@ -44,7 +44,8 @@ _FLOW_START: Final = bytes((0x08, CommandType.FLOW))
 
 # The head of a frame as far as the first field of a plain SEND: total, command size, the first four
 # bytes of the command (type=SEND, tag of `send`, its length); tag and first byte of producer id.
-_HEAD: Final = Struct(">IIIBB")
+_head_at: Final = Struct(">IIIBB").unpack_from
+_entry_head_at: Final = CHECKED_ENTRY_HEADER.unpack_from
 _SEND_START: Final = 0x080632
 _SEND_START_LESS_SIZE: Final = (_SEND_START << 8) - 4
 _SHIFTS: Final = tuple(range(7, 63, 7))
@@ -111,7 +112,7 @@ class FrameDecoder:
         total_bytes_max = self._total_bytes_max
         while end - buffer.start >= 8:
             position = buffer.start
-            total, size, start, _, _ = _HEAD.unpack_from(data, position)
+            total, size, start, _, _ = _head_at(data, position)
             if not 6 <= size + 4 <= total <= total_bytes_max:
                 raise _size_error(total, size, total_bytes_max)
             frame_end = position + 4 + total
@@ -129,11 +130,7 @@ class FrameDecoder:
         buffer = self._buffer
         data, view, position, end = buffer.data, buffer.view, buffer.start, buffer.end
         total_bytes_max = self._total_bytes_max
-        head_at, entry_head_at, checksum = (
-            _HEAD.unpack_from,
-            CHECKED_ENTRY_HEADER.unpack_from,
-            crc32c,
-        )
+        head_at, entry_head_at, checksum = _head_at, _entry_head_at, crc32c
         run_producer_id = -1
         while end - position >= 8:
             total, size, start, tag, producer_id = head_at(data, position)

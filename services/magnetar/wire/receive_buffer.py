@@ -72,7 +72,7 @@ class ReceiveBuffer:
         elif left_bytes <= size_bytes >> 1:
             self._move_to(self.data)
         else:
-            self._move_to(_new(min(2 * size_bytes, max(self.frame_bytes_max, self.buffer_bytes))))
+            self._move_to(_new(min(2 * size_bytes, self.frame_bytes_max)))
 
     def _move_to(self, data: bytearray) -> None:
         """Moves what is left to the front of `data`, which may be the present buffer."""

@@ -10,7 +10,9 @@ from google.protobuf.message import DecodeError, Message
 from google_crc32c import value as crc32c
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
+from magnetar.wire.framing import FRAME_BYTES_MAX_DEFAULT, ProtocolError
 
 Flat = tuple[object, ...]
 
@@ -69,6 +71,24 @@ def reference_events(stream: bytes, frame_bytes_max: int) -> list[Flat]:
         at += total + 4
         flat.append(_event(command, stream[command_end:at]))
     return flat
+
+
+def decoded(decoder: FrameDecoder, stream: bytes) -> tuple[list[Flat], bool]:
+    """What the fast decoder makes of a stream, and whether all of it could be read."""
+    try:
+        return flatten(decoder.feed(stream)), True
+    except ProtocolError as error:
+        return flatten(error.events), False
+
+
+def expected(
+    stream: bytes, frame_bytes_max: int = FRAME_BYTES_MAX_DEFAULT
+) -> tuple[list[Flat], bool]:
+    """What it is to make of it."""
+    try:
+        return reference_events(stream, frame_bytes_max), True
+    except Unreadable as unreadable:
+        return unreadable.flat, False
 
 
 def _parsed(data: bytes, flat: list[Flat]) -> pb.BaseCommand:

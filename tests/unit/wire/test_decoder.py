@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.wire import frames
-from tests.unit.wire.reference import flatten, reference_events
+from tests.unit.wire.reference import decoded, expected, flatten, reference_events
 
 from magnetar.core.errors import ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -220,6 +220,23 @@ def test_decoders_share_spare_buffers_without_mixing(count: int, seed: int) -> N
         found[n] += decoders[n].received(len(piece))
     for stream, events in zip(streams, found, strict=True):
         assert flatten(events) == reference_events(stream, FRAME_BYTES_MAX_DEFAULT)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        frames.frame(b"\x08\x06\x32\x04\x08\x01\x10\x01"),
+        frames.frame(b"\x08\x06\x32\x04\x08\x01\x10\x80"),
+        frames.frame(b"\x08\x06\x32\x03\x08\x01\x10"),
+        frames.frame(b"\x08\x06"),
+        frames.send(1, 2, b"\x0e\x01"),
+        frames.ping()[:-3],
+    ],
+)
+def test_scanning_stops_at_the_end_of_the_memory(last: bytes) -> None:
+    stream = frames.send(1, 1) + last
+    decoder = FrameDecoder(FRAME_BYTES_MAX_DEFAULT, len(stream))
+    assert decoded(decoder, stream) == expected(stream)
 
 
 def test_idle_connections_hold_no_memory() -> None:

@@ -5,10 +5,9 @@ from google.protobuf.message import Message
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.wire import frames
-from tests.unit.wire.reference import Flat, Unreadable, flatten, reference_events
+from tests.unit.wire.reference import decoded, expected
 
 from magnetar.wire.decoder import FrameDecoder
-from magnetar.wire.framing import FRAME_BYTES_MAX_DEFAULT, ProtocolError
 
 ENTRY = frames.entry(1)
 INTERESTING = [0, 1, 127, 128, 16_383, 16_384, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1]
@@ -89,50 +88,36 @@ def flows(draw: st.DrawFn) -> bytes:
     return draw(commands(11, body))
 
 
-def decoded(stream: bytes) -> tuple[list[Flat], bool]:
-    try:
-        return flatten(FrameDecoder().feed(stream)), True
-    except ProtocolError as error:
-        return flatten(error.events), False
-
-
-def expected(stream: bytes) -> tuple[list[Flat], bool]:
-    try:
-        return reference_events(stream, FRAME_BYTES_MAX_DEFAULT), True
-    except Unreadable as error:
-        return error.flat, False
-
-
 @settings(max_examples=600)
 @given(st.lists(sends(), min_size=1, max_size=3))
-@example([b"\x08\x06\x32\x84\x08" + b"\x08\x01\x10\x01"])
+@example([b"\x08\x06\x32\x84\x08\x01" + b"\x10\x01" * 65])  # a length of two bytes
 @example([b"\x08\x06\x32\x06\x08\x01\x10\x01\x18\x00"])
 @example([b"\x08\x06\x32\x04\x08\x01\x10"])
 def test_sends(bodies: list[bytes]) -> None:
     stream = b"".join(frames.frame(body, ENTRY) for body in bodies)
-    assert decoded(stream) == expected(stream)
+    assert decoded(FrameDecoder(), stream) == expected(stream)
 
 
 @settings(max_examples=400)
 @given(acks())
-@example(b"\x08\x0a\x52\x84\x08\x10\x00\x1a\x04")
+@example(b"\x08\x0a\x52\x84\x08\x01\x10\x00\x1a\x7c\x08\x01\x10\x01" + bytes(122))
 def test_acks(body: bytes) -> None:
     stream = frames.frame(body)
-    assert decoded(stream) == expected(stream)
+    assert decoded(FrameDecoder(), stream) == expected(stream)
 
 
 @settings(max_examples=300)
 @given(flows())
 def test_flows(body: bytes) -> None:
     stream = frames.frame(body)
-    assert decoded(stream) == expected(stream)
+    assert decoded(FrameDecoder(), stream) == expected(stream)
 
 
 @settings(max_examples=300)
 @given(st.binary(max_size=40), st.sampled_from([b"\x08\x06\x32", b"\x08\x0a\x52", b"\x08\x0b\x5a"]))
 def test_any_bytes_after_a_hot_start(data: bytes, start: bytes) -> None:
     stream = frames.frame(start + bytes((len(data),)) + data, ENTRY)
-    assert decoded(stream) == expected(stream)
+    assert decoded(FrameDecoder(), stream) == expected(stream)
 
 
 def test_what_clients_write_is_scanned_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
