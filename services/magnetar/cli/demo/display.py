@@ -84,25 +84,22 @@ class LiveDisplay:
             name: self._bars.add_task(name, total=total, note="")
             for name in ("published", "receipted", "consumed", "acked")
         }
-        self._state = self._bars.add_task("server", total=None, note="")
         self._bars.start()
 
     def show(self, progress: Progress, checker: Checker) -> None:
         self._rates.update(checker)
+        state = "up" if progress.server_up else "down"
         values = {
-            "published": (progress.sent, ""),
+            "published": (
+                progress.sent,
+                f"server {state}, {progress.server_kills} kills, {progress.consumers} consumers",
+            ),
             "receipted": (checker.receipted, f"{self._rates.receipts:,.0f}/s"),
             "consumed": (checker.seen, f"{self._rates.sightings:,.0f}/s"),
             "acked": (progress.acked, f"{checker.sightings - checker.seen} came again"),
         }
         for name, (count, note) in values.items():
             self._bars.update(self._tasks[name], completed=count, note=note)
-        state = "up" if progress.server_up else "down"
-        self._bars.update(
-            self._state,
-            description=f"server {state}",
-            note=f"{progress.server_kills} kills, {progress.consumers} consumers alive",
-        )
 
     def event(self, text: str) -> None:
         self._bars.console.print(text, highlight=False)

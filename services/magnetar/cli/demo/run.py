@@ -101,14 +101,15 @@ class Demo:
     def _take(self, unacked: set[int], reports: list[Report]) -> None:
         """Reports of one process, in its order; `unacked` is what it saw since its last ACKED."""
         checker, progress = self._checker, self.progress
-        receipts = 0
+        # The publisher is held up until receipts come again, and reports them then.
+        flowing = checker.receipted == progress.total
         for kind, partition, number, a, b, c in reports:
             if kind == SEEN:
                 checker.sighting(number, a, b)
                 unacked.add(number)
             elif kind == RECEIPT:
                 checker.receipt(number, partition, (a, b, c))
-                receipts += 1
+                flowing = True
             elif kind == ACKED:
                 self._acked |= unacked
                 unacked.clear()
@@ -118,8 +119,7 @@ class Demo:
         self._last_report = now
         progress.started = progress.started or now
         progress.acked = len(self._acked)
-        if receipts and self._killed_at and progress.server_up:
-            # The publisher is held up until receipts come again, and reports them then.
+        if flowing and self._killed_at and progress.server_up:
             progress.recovery_s.append(now - self._killed_at)
             self._killed_at = 0.0
         elapsed = now - progress.started
