@@ -4,6 +4,7 @@ A bundle is `[lower, upper)` of a topic's CRC-32, the last one with its upper ed
 """
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import Any, Final
 
 from magnetar.broker.namespace_policies import BUNDLES_DEFAULT, BUNDLES_MAX, bundle_boundaries
@@ -48,7 +49,7 @@ def _edges(boundaries: object) -> list[int]:
 def ranges(policies: dict[str, Any]) -> list[str]:
     """The namespace's bundles, such as `0x00000000_0x40000000`."""
     edges = policies["bundles"]["boundaries"]
-    return [f"{low}_{high}" for low, high in zip(edges, edges[1:], strict=False)]
+    return [f"{low}_{high}" for low, high in pairwise(edges)]
 
 
 def bundle_of(policies: dict[str, Any], topic: TopicName) -> str:

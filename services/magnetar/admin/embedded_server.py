@@ -5,6 +5,7 @@ Importing this module imports uvicorn; `server.py` does so in a thread.
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Final
@@ -41,6 +42,8 @@ class EmbeddedServer(uvicorn.Server):
             timeout_graceful_shutdown=GRACE_S,
         )
         config.load()
+        # Its "Started server process" says nothing that the process has not said itself.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         super().__init__(config)
         self._stopping = stopping
         self._ready = ready

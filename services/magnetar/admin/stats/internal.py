@@ -3,9 +3,12 @@
 import msgspec
 
 from magnetar.admin.times import iso
+from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
+from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
 from magnetar.managed_ledger.factory import ManagedLedgerInfo
+from magnetar.managed_ledger.stats import CursorStats
 
 NO_COMPACTED_LEDGER = {
     "ledgerId": -1,
@@ -29,10 +32,33 @@ def internal_stats(topic: Topic) -> dict[str, object]:
             "pendingAddEntriesCount": 0,
             "cursors": {},
         }
-    document: dict[str, object] = msgspec.to_builtins(topic.managed_ledger.stats())
+    found = topic.managed_ledger.stats()
+    found.last_ledger_created_timestamp = _utc(found.last_ledger_created_timestamp)
+    document: dict[str, object] = msgspec.to_builtins(found)
+    document["cursors"] = {
+        name: _cursor(cursor, topic.subscriptions.get(name))
+        for name, cursor in found.cursors.items()
+    }
     document["schemaLedgers"] = []
     document["compactedLedger"] = NO_COMPACTED_LEDGER
     return document
+
+
+def _cursor(cursor: CursorStats, subscription: PersistentSubscription | None) -> dict[str, object]:
+    """A cursor, with what its subscription waits for."""
+    dispatcher = None if subscription is None else subscription.dispatcher
+    connected = dispatcher is not None and bool(dispatcher.consumers)
+    replays = len(dispatcher.replays) if isinstance(dispatcher, MultipleConsumersDispatcher) else 0
+    document: dict[str, object] = msgspec.to_builtins(cursor)
+    document["lastLedgerSwitchTimestamp"] = _utc(cursor.last_ledger_switch_timestamp)
+    document["subscriptionHavePendingRead"] = connected and cursor.waiting_read_op
+    document["subscriptionHavePendingReplayRead"] = replays > 0
+    return document
+
+
+def _utc(time: str) -> str:
+    """`…Z` for `…+00:00`, as Pulsar writes it."""
+    return time.removesuffix("+00:00") + "Z" if time.endswith("+00:00") else time
 
 
 def internal_info(info: ManagedLedgerInfo) -> dict[str, object]:
