@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -177,6 +178,25 @@ def test_links_between_pages_lead_somewhere() -> None:
             if file and "://" not in file and not (path.parent / file).exists():
                 broken.append(f"{shown(path)}: {target}")
     assert not broken
+
+
+def test_the_lock_knows_every_dependency() -> None:
+    def names(requirements: list[str | dict[str, str]]) -> set[str]:
+        texts = [item for item in requirements if isinstance(item, str)]
+        return {re.split(r"[\[<>=!~; ]", text)[0].lower() for text in texts}
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = names(project["project"]["dependencies"])
+    for group in project["project"]["optional-dependencies"].values():
+        wanted |= names(group)
+    for group in project["dependency-groups"].values():
+        wanted |= names(group)
+    locked = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    (ours,) = [package for package in locked if package["name"] == "magnetar"]
+    known = list(ours["metadata"]["requires-dist"])
+    for group in ours["metadata"]["requires-dev"].values():
+        known += group
+    assert wanted - {"magnetar"} <= {item["name"] for item in known}, "run `make lock`"
 
 
 def test_the_changelog_leads_to_the_version() -> None:
