@@ -97,9 +97,9 @@ docs: $(RUN_STAMP) ## docs/configuration.md, from the settings
 	$(BIN)/magnetar config markdown > docs/configuration.md
 
 .PHONY: lock
-lock: $(RUN_STAMP) ## uv.lock, from pyproject.toml
-	@$(call took,newest versions that pyproject.toml allows)
-	$$(command -v uv || echo $(BIN)/uv) lock --upgrade $(ARGS)
+lock: $(RUN_STAMP) ## uv.lock, from pyproject.toml (ARGS=--upgrade for newest versions)
+	@$(call took,uv.lock)
+	$$(command -v uv || echo $(BIN)/uv) lock $(ARGS)
 
 .PHONY: clean
 clean: ## remove .venv and all caches; ./data stays
