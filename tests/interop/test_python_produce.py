@@ -4,11 +4,13 @@ import datetime
 import threading
 import time
 
+import httpx
 import pulsar
 import pytest
 
 from .support import (
     assert_silent,
+    await_backlog,
     bodies,
     numbered,
     position,
@@ -152,7 +154,9 @@ def test_an_oversized_message_is_refused_and_the_producer_lives(
     assert consumer.receive(5000).data() == b"small"
 
 
-def test_chunks_become_one_message(client: pulsar.Client, topic: str) -> None:
+def test_chunks_become_one_message(
+    client: pulsar.Client, admin: httpx.Client, topic: str
+) -> None:
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic, chunking_enabled=True)
     payload = bytes(range(256)) * (12 * 1024 * 4)
@@ -163,6 +167,7 @@ def test_chunks_become_one_message(client: pulsar.Client, topic: str) -> None:
     assert position(first.message_id())[:2] == position(sent)[:2]
     consumer.acknowledge(first)
     assert second.data() == b"after"
+    await_backlog(admin, topic, "sub", 1)
     consumer.redeliver_unacknowledged_messages()
     assert consumer.receive(5000).data() == b"after"
 

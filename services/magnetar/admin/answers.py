@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from magnetar.admin.refusals import refusal
@@ -69,10 +70,21 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for nothing else
     headers = dict(error.headers or {})
     if error.status_code in (404, 405):
-        allowed = headers.get("allow") or headers.get("Allow") or ""
-        status, text = refusal(request.method, request.url.path, error.status_code, allowed)
+        allowed = _methods(request) if error.status_code == 405 else ""
+        if allowed:
+            headers = {"allow": allowed}
+        status, text = refusal(request.method, request.scope["path"], error.status_code, allowed)
         return reason(status, text, headers)
     return reason(error.status_code, str(error.detail), headers)
+
+
+def _methods(request: Request) -> str:
+    """What the path is offered for, by all of its routes together."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return ", ".join(sorted(methods))
 
 
 async def _on_timeout(_: Request, error: Exception) -> Response:

@@ -12,6 +12,7 @@ from magnetar.broker.service import BrokerService
 paths.register_converters()  # before the routers below are imported: their paths name converters
 
 from magnetar.admin.routers import (  # noqa: E402
+    backlog,
     broker_stats,
     brokers,
     clusters,
@@ -41,6 +42,7 @@ ROUTERS: Final = (
     subscriptions.router,
     subscription_moves.router,
     messages.router,
+    backlog.router,
     topic_policies.router,
     schemas.router,
     brokers.router,

@@ -4,6 +4,7 @@ Texts are Pulsar's: a namespace that is missing is `Namespace not found`, a topi
 `Topic persistent://… not found`.
 """
 
+from collections.abc import AsyncIterator
 from typing import cast
 
 from starlette.requests import Request
@@ -107,14 +108,25 @@ async def persistent_topic(service: BrokerService, name: TopicName, doing: str) 
 
 
 async def loaded_parts(service: BrokerService, name: TopicName) -> list[Topic]:
-    """A topic's partitions where it is partitioned, else the topic itself."""
+    """A topic's partitions where it is partitioned, else the topic itself.
+
+    A partition that was deleted is left out: to look must not create it again.
+    """
     partitions = await service.resources.partitions(name)
     if not partitions:
         return [await loaded_topic(service, name)]
-    return [
-        await service.topics.get_or_open(name.partition(index), create=True)
-        for index in range(partitions)
-    ]
+    return [topic async for topic in existing_partitions(service, name, partitions)]
+
+
+async def existing_partitions(
+    service: BrokerService, name: TopicName, partitions: int
+) -> AsyncIterator[Topic]:
+    """Those of the declared partitions that exist, loaded."""
+    for index in range(partitions):
+        part = name.partition(index)
+        # A non-persistent one exists as soon as somebody asks for it.
+        if not part.persistent or await service.topics.exists(part):
+            yield await service.topics.get_or_open(part, create=True)
 
 
 async def refuse_partitioned(service: BrokerService, name: TopicName, text: str) -> None:

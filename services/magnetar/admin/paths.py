@@ -8,6 +8,7 @@ path instead, and the converters below decode what a route's parameter matched, 
 HEAD is GET without the body, which the HTTP server leaves out.
 """
 
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote, unquote_plus
 
@@ -64,6 +65,24 @@ class _Bundle(Convertor[str]):
 
     def to_string(self, value: str) -> str:
         return value
+
+
+class _Choice(Convertor[str]):
+    """One of a set of words."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.regex = "|".join(sorted(words))
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+def register_choice(kind: str, words: Iterable[str]) -> None:
+    """Makes `{x:kind}` match these words only."""
+    register_url_convertor(kind, _Choice(words))
 
 
 def register_converters() -> None:

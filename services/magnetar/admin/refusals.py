@@ -28,7 +28,10 @@ _PARTS: Final = (
 def refusal(method: str, path: str, status: int, allowed: str) -> tuple[int, str]:
     """Status and reason for a request that no route takes."""
     if found := _FUNCTIONS.match(path):
-        return FUNCTIONS_STATUS, f"Functions and IO connectors are not offered ({found[1]})"
+        return FUNCTIONS_STATUS, (
+            f"Pulsar Function Worker is not enabled: functions and IO connectors ({found[1]}) "
+            "are not offered"
+        )
     if status == 405 and allowed:
         return 405, f"{method} is not offered on {path}; offered: {allowed}"
     for pattern, what in _PARTS:

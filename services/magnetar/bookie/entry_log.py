@@ -177,8 +177,7 @@ class LogWriter:
         entries: Sequence[bytes],
     ) -> Placed:
         """Places a block; it is durable after `sync`."""
-        if self._file is None or self._offset >= self._logs.settings.entry_log_bytes:
-            self._begin()
+        self._begin_if_full()
         head = codec.encode_head(self._magic, ledger_id, segments, ranges)
         body_bytes = sum(segment.body_bytes for segment in segments)
         length = len(head) + body_bytes
@@ -190,9 +189,19 @@ class LogWriter:
             self._unwritten += entries
         if padding:
             self._unwritten.append(bytes(padding))
-        placed = Placed(self._log_id, self._offset, length + padding)
-        self._offset += placed.length
-        self._unwritten_bytes += placed.length
+        return self._placed(length + padding)
+
+    def append_encoded(self, block: bytes) -> Placed:
+        """Places a whole block as it was in another log."""
+        self._begin_if_full()
+        # The magic is the only thing in a block that depends on the log.
+        self._unwritten += (self._magic, block[len(self._magic) :])
+        return self._placed(len(block))
+
+    def _placed(self, length: int) -> Placed:
+        placed = Placed(self._log_id, self._offset, length)
+        self._offset += length
+        self._unwritten_bytes += length
         if self._unwritten_bytes >= WRITE_BYTES:
             self._write()
         return placed
@@ -213,7 +222,9 @@ class LogWriter:
         self._unwritten_bytes = 0
         self._unsynced = []
 
-    def _begin(self) -> None:
+    def _begin_if_full(self) -> None:
+        if self._file is not None and self._offset < self._logs.settings.entry_log_bytes:
+            return
         self._write()
         if self._file is not None:
             self._logs.sealed(self._log_id)

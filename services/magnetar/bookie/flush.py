@@ -96,24 +96,25 @@ class Flusher:
         return plain, overlapping
 
     def _put(self, job: FlushJob, plain: list[View], overlapping: list[View]) -> None:
+        """Changes the index. Each view goes in one batch with its usage key: the collector
+        finds the views of a log by those keys."""
         index = self._index
-        usage: dict[tuple[int, int], int] = {}
         for view in overlapping:
             # One batch each: a view may cut what the one before it left.
             cut = Batch()
             for gone in index.cover(cut, view):
-                key = (gone.log_id, gone.ledger_id)
-                usage[key] = usage.get(key, 0) - gone.length
+                index.add_usage(cut, gone.log_id, gone.ledger_id, -gone.length)
+            index.add_usage(cut, view.log_id, view.ledger_id, view.length)
             index.store.write(cut)
             job.overlapped.add(view.ledger_id)
         batch = Batch()
+        usage: dict[tuple[int, int], int] = {}
         for view in plain:
             index_format.put_view(batch, view)
-        for view in (*plain, *overlapping):
             key = (view.log_id, view.ledger_id)
             usage[key] = usage.get(key, 0) + view.length
-        for (log_id, ledger_id), change in usage.items():
-            index.add_usage(batch, log_id, ledger_id, change)
+        for (log_id, ledger_id), length in usage.items():
+            index.add_usage(batch, log_id, ledger_id, length)
         for ledger_id, record in job.ledgers:
             index_format.put_ledger(batch, ledger_id, record)
         index.store.write(batch)

@@ -122,6 +122,13 @@ class Ledgers:
             if state.pending or ledger_id in self.dirty or state.last_entry > state.last_indexed
         }
 
+    def forget(self, ledger_ids: list[int]) -> None:
+        """Drops states of ledgers whose tombstones are gone."""
+        for ledger_id in ledger_ids:
+            state = self._states.get(ledger_id)
+            if state is not None and state.deleted and not state.pending:
+                del self._states[ledger_id]
+
     def is_limbo(self, ledger_id: int) -> bool:
         """Whether entries of the ledger may have been lost without a trace."""
         return ledger_id <= self.limbo_through

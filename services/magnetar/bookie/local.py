@@ -32,6 +32,8 @@ from magnetar.bookie.disk_guard import DiskGuard
 from magnetar.bookie.entry_log_codec_v1 import Segment
 from magnetar.bookie.files import Files, OsFiles
 from magnetar.bookie.flush import FlushJob
+from magnetar.bookie.gc import Collector, GcReport
+from magnetar.bookie.housekeeping import Housekeeper, run_on
 from magnetar.bookie.index_store import RocksIndexStore
 from magnetar.bookie.journal import Append, Commit, Journal
 from magnetar.bookie.journal_files import FULL_ERRNOS, JournalWriter
@@ -43,7 +45,6 @@ from magnetar.bookie.stats import BookieStats, Counters
 from magnetar.bookie.write_stage import WriteStage
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.log import get_logger
-from magnetar.core.tasks import TaskSet
 
 log = get_logger("magnetar.bookie")
 
@@ -102,8 +103,16 @@ class LocalBookie:
             threaded=threads,
         )
         self._stage.position = parts.recovered.next_position
-        self._tasks = TaskSet("bookie")
-        self._tasks.start(self._tick(), "tick")
+        self._keeper = Housekeeper(
+            self._stage,
+            self._guard,
+            Collector(parts.logs, parts.index, settings),
+            parts.ledgers,
+            self._counters,
+            settings,
+            clock,
+            threaded=threads,
+        )
 
     @classmethod
     async def open(
@@ -125,8 +134,7 @@ class LocalBookie:
         clock = clock if clock is not None else SystemClock()
         arguments = (files, data_dir, bookie_id, settings, clock, open_index)
         if threads:
-            loop = asyncio.get_running_loop()
-            parts = await loop.run_in_executor(None, open_parts, *arguments)
+            parts = await asyncio.to_thread(open_parts, *arguments)
         else:
             parts = open_parts(*arguments)
         return cls(files, parts, settings, clock, threads=threads)
@@ -258,10 +266,7 @@ class LocalBookie:
 
     async def list_ledgers(self) -> list[int]:
         """See `Bookie.list_ledgers`."""
-        if self._read_pool is None:
-            return self._ledgers.ids(self._ledgers.indexed_ids())
-        loop = asyncio.get_running_loop()
-        indexed = await loop.run_in_executor(self._read_pool, self._ledgers.indexed_ids)
+        indexed = await run_on(self._read_pool, self._ledgers.indexed_ids)
         return self._ledgers.ids(indexed)
 
     async def _journalled(self, kind: int, state: LedgerState) -> None:
@@ -297,6 +302,10 @@ class LocalBookie:
     async def flush(self) -> None:
         """Puts all that was added into entry logs and index, and moves the checkpoint there."""
         await self._stage.flush()
+
+    async def collect_garbage(self) -> GcReport:
+        """Removes logs that nothing lives in and rewrites those that much of is dead."""
+        return await self._keeper.collect(self._settings.gc_major_live_ratio)
 
     def stats(self) -> BookieStats:
         """Counts and sizes as of now."""
@@ -338,7 +347,7 @@ class LocalBookie:
         if self._closed:
             return
         self._closed = True
-        await self._tasks.stop()
+        await self._keeper.stop()
         self._journal.abort()
         self._stage.close()
         self._release()
@@ -348,7 +357,7 @@ class LocalBookie:
         if self._closed:
             return
         self._closed = True
-        await self._tasks.stop()
+        await self._keeper.stop()
         await self._journal.close()
         with contextlib.suppress(OSError):
             await self._stage.flush()
@@ -377,22 +386,6 @@ class LocalBookie:
     def _flush_failed(self, error: OSError) -> None:
         if error.errno in FULL_ERRNOS:
             self._guard.full(str(error))
-
-    async def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        settings = self._settings
-        next_check = self._clock.monotonic() + settings.disk_check_interval_s
-        while True:
-            await asyncio.sleep(settings.tick_s)
-            self._stage.tick()
-            now = self._clock.monotonic()
-            if now >= next_check:
-                next_check = now + settings.disk_check_interval_s
-                if self._read_pool is None:
-                    usage = self._guard.measure()
-                else:
-                    usage = await loop.run_in_executor(self._read_pool, self._guard.measure)
-                self._guard.judge(usage)
 
 
 def _ascending(entry_ids: Sequence[int]) -> "range | tuple[int, ...]":

@@ -140,8 +140,8 @@ def _check_index(index: Index, identity: Identity, mark: Mark, data_dir: Path) -
     if found is None and mark.position.seq == 0:
         batch = Batch()
         index_format.put_identity(batch, identity.salt)
+        # Synced with the first flush; until then it is put again.
         index.store.write(batch)
-        index.store.sync()
     elif found is None:
         raise DataDirError(
             f"{data_dir / identity_file.INDEX_DIR} is empty although entries were stored: "

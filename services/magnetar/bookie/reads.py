@@ -8,8 +8,9 @@ looked up again. Entries are handed out by reference.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
@@ -28,12 +29,18 @@ from magnetar.bookie.index import Index, View
 from magnetar.bookie.index_store import IndexDamaged
 from magnetar.bookie.ledgers import Ledgers, LedgerState
 from magnetar.bookie.read_cache import CachedBlock, ReadCache
-from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.settings import MIB, BookieSettings
 from magnetar.bookie.write_cache import WriteCacheHalf
 
 CHUNK_ENTRIES_MAX: Final = 1024
+LOAD_BYTES_MAX: Final = 1 * MIB
+"""What one turn on a read thread loads at most, but for its first block."""
+
 LOOKUPS_MAX: Final = 8
 """Times a block is looked up again because the collector moved it meanwhile."""
+
+_stored_entry: Callable[[tuple[int, bytes]], StoredEntry] = partial(tuple.__new__, StoredEntry)
+"""A third of what calling the class costs."""
 
 Chunk = tuple[Sequence[int], list[bytes]]
 
@@ -79,7 +86,7 @@ class Reader:
         position = first
         while position <= last and (room > 0 or not entries):
             try:
-                chunk = await self._next_chunk(state, position, last)
+                chunk = await self._next_chunk(state, position, last, room)
             except BookieError:
                 if entries:
                     break
@@ -99,7 +106,7 @@ class Reader:
             position = ids[-1] + 1
         self.entries_read += len(entries)
         self.bytes_read += bytes_max - room
-        return list(map(StoredEntry, ids, entries))
+        return list(map(_stored_entry, zip(ids, entries, strict=True)))
 
     def existing(self, ledger_id: int) -> LedgerState:
         """The ledger's state; raises NoSuchLedger or EntryUnknown."""
@@ -112,8 +119,13 @@ class Reader:
             raise NoSuchLedger(f"no ledger {ledger_id} here")
         return state
 
-    async def _next_chunk(self, state: LedgerState, position: int, last: int) -> Chunk | None:
-        """The next entries from `position` on, None if there are none up to `last`."""
+    async def _next_chunk(
+        self, state: LedgerState, position: int, last: int, wanted: int
+    ) -> Chunk | None:
+        """The next entries from `position` on, None if there are none up to `last`.
+
+        `wanted` is how many bytes the caller will take, for a read from disk to go by.
+        """
         ledger_id = state.ledger_id
         chunk = self._in_write_cache(ledger_id, position, last)
         if position > state.last_indexed or (chunk is not None and chunk[0][0] == position):
@@ -126,7 +138,7 @@ class Reader:
             if block is not None:
                 self.cache.hits += 1
             else:
-                block = await self._block(state, start, disk_last)
+                block = await self._block(state, start, disk_last, wanted)
                 if state.deleted:
                     raise NoSuchLedger(f"ledger {ledger_id} was deleted")
                 if block is None:
@@ -147,7 +159,9 @@ class Reader:
             return older
         return chunk
 
-    async def _block(self, state: LedgerState, position: int, last: int) -> CachedBlock | None:
+    async def _block(
+        self, state: LedgerState, position: int, last: int, wanted: int
+    ) -> CachedBlock | None:
         """The first block from `position` on that is on disk, through the read cache."""
         ledger_id = state.ledger_id
         ahead = self._ahead.get(ledger_id)
@@ -158,19 +172,41 @@ class Reader:
                 self.cache.hits += 1
                 return block
         self.cache.misses += 1
-        block = await self._load(ledger_id, position, last)
-        if block is not None and not state.deleted:
-            sequential = self.cache.find(ledger_id, block.first - 1) is not None
-            self.cache.add(block)
-            if sequential:
-                self._read_ahead(ledger_id, block.last + 1)
-        return block
-
-    async def _load(self, ledger_id: int, position: int, last: int) -> CachedBlock | None:
+        wanted = min(wanted, LOAD_BYTES_MAX)
         if self._pool is None:
-            return self.load(ledger_id, position, last)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self.load, ledger_id, position, last)
+            blocks = self._load_run(ledger_id, position, last, wanted)
+        else:
+            blocks = await asyncio.get_running_loop().run_in_executor(
+                self._pool, self._load_run, ledger_id, position, last, wanted
+            )
+        if not blocks or state.deleted:
+            return None
+        sequential = self.cache.find(ledger_id, blocks[0].first - 1) is not None
+        for block in blocks:
+            self.cache.add(block)
+        if sequential:
+            self._read_ahead(state, blocks[-1].last + 1)
+        return blocks[0]
+
+    def _load_run(self, ledger_id: int, position: int, last: int, wanted: int) -> list[CachedBlock]:
+        """Blocks from `position` on, the first at least, until they have `wanted` bytes.
+
+        An error behind the first block is left to the reader who comes to it.
+        """
+        blocks: list[CachedBlock] = []
+        while position <= last and (not blocks or wanted > 0):
+            try:
+                block = self.load(ledger_id, position, last)
+            except BookieError:
+                if blocks:
+                    break
+                raise
+            if block is None:
+                break
+            blocks.append(block)
+            wanted -= block.block.body_bytes
+            position = block.last + 1
+        return blocks
 
     def load(self, ledger_id: int, position: int, last: int) -> CachedBlock | None:
         """The first block from `position` on, from its log. For any thread."""
@@ -198,41 +234,30 @@ class Reader:
             gone.offset,
         )
 
-    def _read_ahead(self, ledger_id: int, position: int) -> None:
-        if self._pool is None or ledger_id in self._ahead:
+    def _read_ahead(self, state: LedgerState, position: int) -> None:
+        """Loads what a sequential reader will ask for next, while it works on what it has."""
+        ledger_id = state.ledger_id
+        wanted = self._settings.read_ahead_bytes
+        if self._pool is None or not wanted or ledger_id in self._ahead:
             return
-        state = self._ledgers.get(ledger_id)
         if position > state.last_indexed or self.cache.find(ledger_id, position) is not None:
             return
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(
-            self._pool, self._load_ahead, ledger_id, position, state.last_indexed
-        )
         done = self._ahead[ledger_id] = loop.create_future()
 
-        def finished(loaded: "asyncio.Future[list[CachedBlock]]") -> None:
-            self._ahead.pop(ledger_id, None)
-            if not loaded.cancelled() and loaded.exception() is None and not state.deleted:
-                for block in loaded.result():
+        def finished(loading: "asyncio.Future[list[CachedBlock]]") -> None:
+            del self._ahead[ledger_id]
+            # An error is for the reader who comes to it and reads again.
+            if not loading.cancelled() and loading.exception() is None and not state.deleted:
+                for block in loading.result():
                     self.cache.add(block)
             if not done.done():
                 done.set_result(None)
 
-        future.add_done_callback(finished)
-
-    def _load_ahead(self, ledger_id: int, position: int, last: int) -> list[CachedBlock]:
-        """Blocks from `position` on; errors are for the reader who really wants them."""
-        blocks: list[CachedBlock] = []
-        while len(blocks) < self._settings.read_ahead_blocks and position <= last:
-            try:
-                block = self.load(ledger_id, position, last)
-            except BookieError:
-                break
-            if block is None:
-                break
-            blocks.append(block)
-            position = block.last + 1
-        return blocks
+        loading = loop.run_in_executor(
+            self._pool, self._load_run, ledger_id, position, state.last_indexed, wanted
+        )
+        loading.add_done_callback(finished)
 
     def _doubtful(self, state: LedgerState, position: int) -> bool:
         """Whether a hole at `position` may be a loss."""

@@ -46,14 +46,16 @@ class BookieSettings:
     entry_logs_open_max: int = 256
     read_cache_bytes: int = 32 * MIB
     read_threads: int = 2
-    read_ahead_blocks: int = 2
+    read_ahead_bytes: int = 1 * MIB
 
-    # Garbage: a log is rewritten when less of it is live; small shares often, large ones rarely.
+    # Garbage: a log is rewritten when less of it is live than the ratio; small shares often,
+    # large ones rarely. On a full disk all of it happens every `gc_full_interval_s`.
     gc_interval_s: float = 900.0
     gc_minor_live_ratio: float = 0.2
     gc_minor_interval_s: float = 3600.0
     gc_major_live_ratio: float = 0.8
     gc_major_interval_s: float = 86_400.0
+    gc_full_interval_s: float = 30.0
     tombstone_kept_s: float = 3600.0
 
     # Disk: read-only at or above `high`, writable again below `low`.

@@ -207,7 +207,10 @@ class AckState:
         if known is not None:
             left = known & remaining
         elif 0 < batch_size <= BATCH_MESSAGES_MAX:
-            left = remaining & ((1 << batch_size) - 1)
+            whole = (1 << batch_size) - 1
+            left = remaining & whole
+            if left == whole:
+                return False
         else:
             left = remaining  # old clients do not say; bits that no message has come as 0
         if not left:

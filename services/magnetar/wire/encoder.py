@@ -180,9 +180,18 @@ class MessageFramer:
     are kept: the next one of the same ledger only needs its entry id and total size filled in.
     """
 
-    __slots__ = ("_after_entry", "_before_entry", "_consumer", "_entries", "_key", "_size_bytes")
+    __slots__ = (
+        "_after_entry",
+        "_before_entry",
+        "_consumer",
+        "_entries",
+        "_key",
+        "_partition",
+        "_size_bytes",
+    )
 
-    def __init__(self, consumer_id: int) -> None:
+    def __init__(self, consumer_id: int, partition: int = -1) -> None:
+        self._partition = b"" if partition < 0 else b"\x18" + varint(partition)
         self._consumer = b"\x08" + varint(consumer_id) + b"\x12"
         self._key: tuple[int, int, int | None] | None = None
         self._size_bytes = 0
@@ -198,21 +207,14 @@ class MessageFramer:
         redelivery_count: int = 0,
         ack_set: Sequence[int] = (),
         consumer_epoch: int | None = None,
-        partition: int = -1,
         batch_index: int = -1,
     ) -> bytes:
         """Everything of a MESSAGE frame before its entry; `ack_set` in wire words."""
-        if (
-            entry_id < SPLIT_MIN
-            or redelivery_count
-            or ack_set
-            or partition >= 0
-            or batch_index >= 0
-        ):
+        if entry_id < SPLIT_MIN or redelivery_count or ack_set or batch_index >= 0:
             place = b"".join(
                 (
                     b"\x08" + varint(ledger_id) + b"\x10" + varint(entry_id),
-                    b"\x18" + varint(partition) if partition != -1 else b"",
+                    self._partition,
                     b"\x20" + varint(batch_index) if batch_index != -1 else b"",
                 )
             )
@@ -235,6 +237,7 @@ class MessageFramer:
     def _prepare(self, ledger_id: int, entry_high: int, consumer_epoch: int | None) -> None:
         self._entries, entry_rest = split_tables(entry_high)
         place = b"\x08" + varint(ledger_id) + b"\x10"
+        entry_rest += self._partition
         id_bytes = len(place) + 2 + len(entry_rest)
         self._after_entry = entry_rest + _message_rest(0, (), consumer_epoch)
         start = self._consumer + varint(id_bytes) + place

@@ -59,6 +59,7 @@ class RecordingSink:
         self.ended = 0
         self.closed: list[int] = []
         self.on_deliver: Callable[[Sequence[Delivery]], None] | None = None
+        self.on_active: Callable[[], None] | None = None
 
     def deliver(self, consumer_id: int, deliveries: Sequence[Delivery], epoch: int | None) -> None:
         self.calls += 1
@@ -69,6 +70,8 @@ class RecordingSink:
 
     def active_consumer_change(self, consumer_id: int, *, active: bool) -> None:
         self.active.append(active)
+        if self.on_active is not None:
+            self.on_active()
 
     def end_of_topic(self, consumer_id: int) -> None:
         self.ended += 1
@@ -101,6 +104,8 @@ class RecordingSink:
 
 class Rig:
     """One topic and what hangs on it."""
+
+    make_entry = staticmethod(entry_bytes)
 
     def __init__(self, factory: ManagedLedgerFactory, ledger: ManagedLedger) -> None:
         self.factory = factory
@@ -205,7 +210,7 @@ class Rig:
         await asyncio.sleep(0)
 
 
-async def _open(settings: ManagedLedgerSettings) -> AsyncIterator[Rig]:
+async def open_rig_with(settings: ManagedLedgerSettings) -> AsyncIterator[Rig]:
     clock = SystemClock()
     store = MemoryStore(clock)
     client = LedgerClient(store, {"memory": MemoryBookie()}, clock)
@@ -223,10 +228,15 @@ async def _open(settings: ManagedLedgerSettings) -> AsyncIterator[Rig]:
 async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
     """With everything in the cache, and with nothing in it."""
     cache_bytes_max = 64 << 20 if request.param == "cached" else 0
-    async for each in _open(ManagedLedgerSettings(cache_bytes_max=cache_bytes_max)):
+    async for each in open_rig_with(ManagedLedgerSettings(cache_bytes_max=cache_bytes_max)):
         yield each
 
 
 @pytest.fixture
 def make_entry() -> Callable[..., bytes]:
     return entry_bytes
+
+
+@pytest.fixture
+def open_rig() -> Callable[[ManagedLedgerSettings], AsyncIterator[Rig]]:
+    return open_rig_with

@@ -81,6 +81,7 @@ def header_by_protobuf(message: pb.CommandMessage, entry_bytes: int) -> bytes:
 @settings(max_examples=200)
 @given(
     st.integers(0, 2**64 - 1),
+    st.sampled_from([-1, -1, 0, 200]),
     st.lists(
         st.tuples(
             ids,
@@ -89,17 +90,18 @@ def header_by_protobuf(message: pb.CommandMessage, entry_bytes: int) -> bytes:
             st.sampled_from([0, 0, 0, 1, 200]),
             st.sampled_from([[], [], [-1], [5, -(2**63)]]),
             st.sampled_from([None, None, 0, 1, 300]),
-            st.sampled_from([-1, -1, 0, 200]),
             st.sampled_from([-1, -1, 0, 7]),
         ),
         max_size=8,
     ),
 )
-def test_message_headers(consumer_id: int, deliveries: list[tuple[int, ...]]) -> None:
-    framer = MessageFramer(consumer_id)
-    for ledger_id, entry_id, size, redelivered, ack_set, epoch, partition, index in deliveries:
+def test_message_headers(
+    consumer_id: int, partition: int, deliveries: list[tuple[int, ...]]
+) -> None:
+    framer = MessageFramer(consumer_id, partition)
+    for ledger_id, entry_id, size, redelivered, ack_set, epoch, index in deliveries:
         got = framer.header(
-            ledger_id, entry_id, size, redelivered, ack_set, epoch, partition, index  # type: ignore[arg-type]
+            ledger_id, entry_id, size, redelivered, ack_set, epoch, index  # type: ignore[arg-type]
         )  # fmt: skip
         place = pb.MessageIdData(ledgerId=unsigned64(ledger_id), entryId=unsigned64(entry_id))
         if partition >= 0:

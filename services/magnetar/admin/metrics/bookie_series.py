@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Final, Protocol
 
+from magnetar.bookie.api import BookieIdentity
 from magnetar.bookie.stats import LATENCY_BUCKETS_MS, BookieStats
 from magnetar.observe.metrics import family, label_text, single
 
@@ -16,6 +17,9 @@ QUANTILES: Final = (0.5, 0.75, 0.95, 0.99, 0.999)
 
 class BookieWithStats(Protocol):
     """A bookie in this process."""
+
+    @property
+    def identity(self) -> BookieIdentity: ...
 
     def stats(self) -> BookieStats: ...
 

@@ -31,7 +31,7 @@ class MetricsPage:
 
     def __init__(self, service: BrokerService, bookies: Iterable[BookieWithStats] = ()) -> None:
         self._service = service
-        self._bookies = tuple(bookies)
+        self.bookies = tuple(bookies)
         self._windows = MinuteWindows()
         self._cache = CacheRates()
 
@@ -68,7 +68,7 @@ class MetricsPage:
         yield family("pulsar_topics_count", labels, list(counts.values()))
         for piece in broker_families(service, topics.rows, len(namespaces), self._cache):
             yield piece
-        for piece in bookie_families(self._bookies):
+        for piece in bookie_families(self.bookies):
             yield piece
         yield process_metrics()
         if settings.topic_metrics:

@@ -1,6 +1,6 @@
 """`/admin/v2/broker-stats` and `/admin/v2/bookies`."""
 
-from typing import Any
+from typing import Any, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -9,6 +9,7 @@ from starlette.responses import Response
 from magnetar.admin import bundles
 from magnetar.admin.answers import answer, done
 from magnetar.admin.context import service_of
+from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.stats.topic import topic_stats
 
 router = APIRouter(prefix="/admin/v2", tags=["brokers"])
@@ -33,6 +34,13 @@ async def topics(request: Request) -> Response:
 @router.get("/broker-stats/load-report", summary="Load of this broker: not balanced, so none")
 async def load_report(_: Request) -> Response:
     return done()
+
+
+@router.get("/bookies/all", summary="The bookies of this process")
+async def bookies(request: Request) -> Response:
+    page = cast("MetricsPage", request.app.state.metrics)
+    names = [{"bookieId": bookie.identity.bookie_id} for bookie in page.bookies]
+    return answer({"bookies": names})
 
 
 @router.get("/bookies/racks-info", summary="Racks of bookies: none")

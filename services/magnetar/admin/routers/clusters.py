@@ -28,7 +28,8 @@ async def list_clusters(request: Request) -> Response:
 
 @router.get("/{cluster:name}", summary="A cluster's URLs")
 async def get_cluster(request: Request) -> Response:
-    return answer(await service_of(request).resources.cluster(text_of(request, "cluster")))
+    data = await service_of(request).resources.cluster(text_of(request, "cluster"))
+    return answer(cluster_document(data))
 
 
 @router.put("/{cluster:name}", summary="Create a cluster", openapi_extra=_BODY)

@@ -20,7 +20,7 @@ from magnetar.admin.context import (
     topic_of,
 )
 from magnetar.admin.described import described, query
-from magnetar.admin.documents import MessageId, message_id
+from magnetar.admin.documents import message_id
 from magnetar.admin.message_view import batch_size, message_response
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.cursor_moves import position_of_time
@@ -123,25 +123,6 @@ async def last_message_id(request: Request) -> Response:
     return answer(
         message_id(last, name.partition_index, batch_index=-1 if batch is None else batch - 1)
     )
-
-
-@router.put(
-    _TOPIC + "/backlogSize",
-    summary="Bytes from a message to the end",
-    openapi_extra=described(body="Message id", example={"ledgerId": -1, "entryId": -1}),
-)
-async def backlog_size(request: Request) -> Response:
-    topic = await _persistent(request, "Get backlog size")
-    start = (await bodies.parse(request, MessageId) or MessageId()).position
-    ledger = topic.managed_ledger
-    total = 0
-    for info in ledger.ledgers:
-        if info.ledger_id < start.ledger_id or not info.entries:
-            continue
-        before = max(start.entry_id, 0) if info.ledger_id == start.ledger_id else 0
-        kept = max(info.entries - before, 0)
-        total += info.size_bytes * kept // info.entries
-    return answer(total)
 
 
 @router.post(_TOPIC + "/terminate", summary="Take no more messages, ever")

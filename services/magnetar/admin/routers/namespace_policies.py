@@ -16,6 +16,7 @@ from magnetar.admin import bodies
 from magnetar.admin.answers import answer, bare, done, nothing, optional
 from magnetar.admin.context import existing_namespace, namespace_of, service_of, text_of
 from magnetar.admin.described import described
+from magnetar.admin.paths import register_choice
 from magnetar.broker.schema.registry import CompatibilityStrategy
 from magnetar.core.errors import PreconditionFailed
 
@@ -69,6 +70,9 @@ WHERE_SET: Final[dict[str, str]] = {
     "subscriptionExpirationTime": "subscription_expiration_time_minutes",
 }
 """Policies that are in the document only where they were set: else 200 without a body."""
+
+_DEPRECATED: Final = "schemaAutoUpdateCompatibilityStrategy"
+register_choice("namespace_policy", {*FROM_DOCUMENT, *WHERE_SET, _DEPRECATED})
 
 
 @router.get(_PATH + "/properties", summary="A namespace's properties")
@@ -161,16 +165,14 @@ async def bookie_affinity(request: Request) -> Response:
     return nothing()
 
 
-@router.get(_PATH + "/{policy:name}", summary="A policy, as it holds")
+@router.get(_PATH + "/{policy:namespace_policy}", summary="A policy, as it holds")
 async def get_policy(request: Request) -> Response:
     policy = text_of(request, "policy")
     if policy in FROM_DOCUMENT:
         return answer(FROM_DOCUMENT[policy](await _policies(request)))
-    if policy == "schemaAutoUpdateCompatibilityStrategy":
+    if policy == _DEPRECATED:
         await existing_namespace(request)
         return done()
-    if policy not in WHERE_SET:
-        raise HTTPException(404)
     return optional((await _policies(request)).get(WHERE_SET[policy]))
 
 

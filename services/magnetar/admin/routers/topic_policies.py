@@ -1,22 +1,30 @@
-"""`…/{topic}/{policy}`: a topic's own policies. None can be set yet; each answers as unset.
+"""`…/{topic}/{policy}`: a topic's own policies, none of which can be set yet: each answers as unset.
 
-Comes after every other topic route: its last segment takes any name.
+Besides, what compaction and offloading have done: nothing.
 """
 
 from typing import Final
 
 from fastapi import APIRouter
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin.answers import answer, done, nothing
 from magnetar.admin.context import require_namespace, service_of, text_of, topic_of
+from magnetar.admin.documents import message_id
+from magnetar.admin.paths import register_choice
+from magnetar.core.ids import EARLIEST
 
 router = APIRouter(prefix="/admin/v2", tags=["topics"])
 
 VALUES: Final[dict[str, object]] = {
     "backlogQuotaMap": {},
+    "compaction": {"status": "NOT_RUN", "lastError": ""},
+    "offload": {
+        "status": "NOT_RUN",
+        "lastError": "",
+        "firstUnoffloadedMessage": message_id(EARLIEST),
+    },
     "permissions": {},
     "schemaValidationEnforced": False,
 }
@@ -58,14 +66,15 @@ UNSET_200: Final = frozenset(
 )
 
 
+register_choice("topic_policy", {*VALUES, *UNSET_204, *UNSET_200})
+
+
 @router.get(
-    "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}/{policy:name}",
+    "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}/{policy:topic_policy}",
     summary="A topic's policy: not set",
 )
 async def get_policy(request: Request) -> Response:
     policy = text_of(request, "policy")
-    if policy not in VALUES and policy not in UNSET_200 and policy not in UNSET_204:
-        raise HTTPException(404)
     await require_namespace(service_of(request), topic_of(request).namespace)
     if policy in VALUES:
         return answer(VALUES[policy])

@@ -9,6 +9,7 @@ from starlette.responses import Response
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer
 from magnetar.admin.context import (
+    existing_partitions,
     loaded_topic,
     refuse_partition_name,
     require_namespace,
@@ -20,7 +21,7 @@ from magnetar.admin.described import AUTHORITATIVE, described, query
 from magnetar.admin.routers.partitioned import partitioned_metadata
 from magnetar.admin.stats.internal import internal_info, internal_stats
 from magnetar.admin.stats.partitioned import partitioned_stats
-from magnetar.admin.stats.topic import TopicStats, topic_stats
+from magnetar.admin.stats.topic import TopicStats, add_earliest_times, topic_stats
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topics import ledger_name
 from magnetar.core.errors import NotAllowed, NotFound
@@ -37,13 +38,17 @@ _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
     openapi_extra=described(
         query("getPreciseBacklog", "boolean", "It is always precise"),
         query("subscriptionBacklogSize", "boolean", "It is always there"),
+        query("getEarliestTimeInBacklog", "boolean", "Also when backlogs begin (reads messages)"),
         AUTHORITATIVE,
     ),
 )
 async def stats(request: Request) -> Response:
     service = service_of(request)
     topic = await loaded_topic(service, topic_of(request))
-    return answer(topic_stats(topic, service.broker_id))
+    found = topic_stats(topic, service.broker_id)
+    if bodies.flag(request, "getEarliestTimeInBacklog"):
+        await add_earliest_times(found, topic)
+    return answer(found)
 
 
 @router.get(_TOPIC + "/internalStats", summary="A topic's ledgers and cursors")
@@ -72,10 +77,8 @@ async def get_partitioned_stats(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     partitions = await _partitions(service, name)
     found: dict[str, TopicStats] = {}
-    for index in range(partitions):
-        part = name.partition(index)
-        topic = await service.topics.get_or_open(part, create=True)
-        found[str(part)] = topic_stats(topic, service.broker_id)
+    async for topic in existing_partitions(service, name, partitions):
+        found[topic.full_name] = topic_stats(topic, service.broker_id)
     metadata = await partitioned_metadata(service, name, partitions)
     per_partition = bodies.flag(request, "perPartition", default=True)
     return answer(partitioned_stats(found, metadata, per_partition=per_partition))
@@ -89,8 +92,7 @@ async def get_partitioned_internal_stats(request: Request) -> Response:
     if not partitions:
         raise NotFound(f"Partitioned Topic {name} not found")
     found: dict[str, object] = {}
-    for index in range(partitions):
-        topic = await service.topics.get_or_open(name.partition(index), create=True)
+    async for topic in existing_partitions(service, name, partitions):
         found[topic.full_name] = internal_stats(topic)
     metadata = await partitioned_metadata(service, name, partitions)
     return answer({"metadata": metadata, "partitions": found})

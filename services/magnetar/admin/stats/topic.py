@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from magnetar.admin.stats.publisher import PublisherStats, publisher_stats
+from magnetar.broker.dispatch.metadata import publish_time_ms
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
@@ -112,3 +113,17 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
             if each.msg_drop_rate is not msgspec.UNSET
         )
     return stats
+
+
+async def add_earliest_times(stats: TopicStats, topic: Topic) -> None:
+    """Adds when the oldest unacknowledged message of each subscription was published."""
+    if not isinstance(topic, PersistentTopic):
+        return
+    for name, found in stats.subscriptions.items():
+        subscription = topic.subscriptions.get(name)
+        entry = None if subscription is None else await subscription.peek(1)
+        if entry is None:
+            continue
+        found.earliest_msg_publish_time_in_backlog = earliest = publish_time_ms(entry)
+        known = stats.earliest_msg_publish_time_in_backlogs
+        stats.earliest_msg_publish_time_in_backlogs = min(known, earliest) if known else earliest

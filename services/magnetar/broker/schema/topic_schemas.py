@@ -46,8 +46,9 @@ def merged(policies: Document, default: SchemaPolicy) -> SchemaPolicy:
     """A namespace's schema policy over the broker's."""
     named = policies.get("schema_compatibility_strategy", "UNDEFINED")
     strategy = CompatibilityStrategy(named)
+    auto_update = policies.get("is_allow_auto_update_schema")
     return SchemaPolicy(
         default.strategy if strategy is CompatibilityStrategy.UNDEFINED else strategy,
-        bool(policies.get("is_allow_auto_update_schema", True)) and default.auto_update,
+        default.auto_update if auto_update is None else bool(auto_update),
         bool(policies.get("schema_validation_enforced", False)) or default.validation_enforced,
     )

@@ -100,6 +100,7 @@ def _request(command: pb.CommandSubscribe, name: TopicName) -> SubscribeRequest:
         {pair.key: pair.value for pair in command.metadata},
         command.consumer_epoch if command.HasField("consumer_epoch") else None,
         start,
+        has_schema=command.schema.type != pb.Schema.AutoConsume,
     )
     return SubscribeRequest(
         command.subscription,
@@ -126,8 +127,7 @@ async def _attach(
             await topic.check_schema(request.schema)
         request.auto_create = service.settings.auto_subscription_creation
         consumer = Consumer(request.spec, session.link, service.clock)
-        # Attached before the consumer may be sent anything: a Failover consumer is told whether it
-        # is active from within.
+        session.link.consumer_attached(command.consumer_id, name.partition_index)
         subscription = await topic.subscribe(request, consumer)
         attachment = Attachment(topic, subscription, consumer)
     finally:

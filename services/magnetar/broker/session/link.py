@@ -181,10 +181,7 @@ class Link:
         return self._wire.writable
 
     def deliver(self, consumer_id: int, deliveries: Sequence[Delivery], epoch: int | None) -> None:
-        framer = self._framers.get(consumer_id)
-        if framer is None:
-            framer = self._framers[consumer_id] = MessageFramer(consumer_id)
-        header = framer.header
+        header = self._framers[consumer_id].header
         parts: list[bytes] = []
         strip = not self.entry_metadata
         for delivery in deliveries:
@@ -205,6 +202,10 @@ class Link:
             )
             parts.append(data)
         self._wire.send_parts(parts)
+
+    def consumer_attached(self, consumer_id: int, partition: int) -> None:
+        """Call before the consumer may be sent anything; `partition` is -1 for a whole topic."""
+        self._framers[consumer_id] = MessageFramer(consumer_id, partition)
 
     def forget_consumer(self, consumer_id: int) -> None:
         self._framers.pop(consumer_id, None)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def schema_info(schema: pb.Schema) -> SchemaInfo | None:
     """A client's schema in our words; None where it names no type that is registered."""
     kind = SchemaType(schema.type)
-    if kind in (SchemaType.NONE, SchemaType.AUTO_CONSUME, SchemaType.EXTERNAL):
+    if kind in (SchemaType.NONE, SchemaType.AUTO_CONSUME):
         return None
     properties = {pair.key: pair.value for pair in schema.properties}
     return SchemaInfo(kind, schema.schema_data, properties, schema.name)

@@ -182,8 +182,7 @@ class PersistentSubscription:
         dispatcher, cursor = self.dispatcher, self.cursor
         for ledger_id, entry_id, ack_set, batch_size in positions:
             if ack_set:
-                size = max(batch_size, ack_set.bit_length())
-                whole = cursor.ack_batch(ledger_id, entry_id, ack_set, size)
+                whole = cursor.ack_batch(ledger_id, entry_id, ack_set, batch_size)
             else:
                 cursor.ack(ledger_id, entry_id)
                 whole = True
@@ -192,8 +191,9 @@ class PersistentSubscription:
             if whole:
                 dispatcher.settle(consumer, ledger_id, entry_id)
             else:
-                left = cursor.remaining_batch(ledger_id, entry_id) or 0
-                dispatcher.settle_part(consumer, ledger_id, entry_id, left.bit_count())
+                left = cursor.remaining_batch(ledger_id, entry_id)
+                if left is not None:  # None: the ack named no message
+                    dispatcher.settle_part(consumer, ledger_id, entry_id, left.bit_count())
 
     def _ack_cumulative(self, positions: Sequence[AckPosition]) -> None:
         if self.type is not None and self.type.individual_only:
@@ -203,8 +203,7 @@ class PersistentSubscription:
         ledger_id, entry_id, ack_set, batch_size = positions[0]
         position = Position(ledger_id, entry_id)
         if ack_set:
-            size = max(batch_size, ack_set.bit_length())
-            self.cursor.ack_batch_cumulative(position, ack_set, size)
+            self.cursor.ack_batch_cumulative(position, ack_set, batch_size)
         else:
             self.cursor.ack_cumulative(position)
 
@@ -231,8 +230,7 @@ class PersistentSubscription:
             self._disconnect()
             await self.cursor.reset(position)
             if ack_set:
-                size = max(batch_size, ack_set.bit_length())
-                self.cursor.ack_batch(position.ledger_id, position.entry_id, ack_set, size)
+                self.cursor.ack_batch(position.ledger_id, position.entry_id, ack_set, batch_size)
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """The next message delivered is the first that was published at or after that time."""

@@ -51,3 +51,5 @@ class ConsumerSpec:
     consumer_epoch: int | None = None
     start_message_id: Position | None = None
     app_id: str = ""
+    has_schema: bool = True
+    """False for AUTO_CONSUME, which takes whatever schema the topic gets."""

@@ -16,6 +16,7 @@ from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import (
     ConsumerBusy,
+    MetadataError,
     PreconditionFailed,
     ProducerBusy,
     ServiceNotReady,
@@ -106,9 +107,9 @@ class NonPersistentTopic:
     async def unsubscribe(
         self, subscription: NonPersistentSubscription, consumer: Consumer, *, force: bool
     ) -> None:
-        """A consumer ends its subscription; ConsumerBusy while others are attached."""
+        """A consumer ends its subscription; MetadataError while others are attached."""
         if not force and any(other is not consumer for other in subscription.consumers):
-            raise ConsumerBusy("Unconnected or shared consumer attempting to unsubscribe")
+            raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
         subscription.remove_consumer(consumer)
         await self.delete_subscription(subscription.name, force=True)
 

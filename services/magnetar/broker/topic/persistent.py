@@ -23,6 +23,7 @@ from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import (
     ConsumerBusy,
     MagnetarError,
+    MetadataError,
     NotAllowed,
     PreconditionFailed,
     ProducerBusy,
@@ -154,14 +155,7 @@ class PersistentTopic:
         """A durable subscription whose first entry is the one at `start` (or the next one)."""
         if name in self.subscriptions:
             raise SubscriptionExists("Subscription already exists for topic")
-        ledger = self.managed_ledger
-        if start == EARLIEST:
-            initial = ledger.first_position
-        elif start == LATEST or start > ledger.last_confirmed:
-            initial = ledger.last_confirmed
-        else:
-            initial = ledger.previous_position(start)
-        await ledger.open_cursor(name, initial=initial, properties=properties)
+        await self.managed_ledger.open_cursor(name, initial=start, properties=properties)
         # Two first consumers may have raced through the await: both get the one subscription.
         if name not in self.subscriptions:
             self.subscriptions[name] = self._subscription(name)
@@ -182,14 +176,7 @@ class PersistentTopic:
                 return self.subscriptions[name]
         ledger = self.managed_ledger
         start = request.start or (EARLIEST if request.from_earliest else LATEST)
-        if start.ledger_id < 0:
-            initial = ledger.first_position
-        elif start > ledger.last_confirmed and start.entry_id > ledger.last_confirmed.entry_id + 1:
-            initial = ledger.last_confirmed
-        else:
-            initial = Position(start.ledger_id, start.entry_id - 1)
-            initial = min(max(initial, ledger.first_position), ledger.last_confirmed)
-        cursor = ledger.new_non_durable_cursor(name, initial)
+        cursor = ledger.new_non_durable_cursor(name, start)
         subscription = self._subscription(name, cursor)
         self.subscriptions[name] = subscription
         return subscription
@@ -206,9 +193,9 @@ class PersistentTopic:
     async def unsubscribe(
         self, subscription: PersistentSubscription, consumer: Consumer, *, force: bool
     ) -> None:
-        """A consumer ends its subscription; ConsumerBusy while others are attached."""
+        """A consumer ends its subscription; MetadataError while others are attached."""
         if not force and any(other is not consumer for other in subscription.consumers):
-            raise ConsumerBusy("Unconnected or shared consumer attempting to unsubscribe")
+            raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
         subscription.remove_consumer(consumer)
         await self.delete_subscription(subscription.name, force=True)
 
@@ -253,7 +240,11 @@ class PersistentTopic:
         """A consumer's schema: added to an idle topic, else checked. Raises IncompatibleSchema."""
         idle = (
             not len(self.producers)
-            and not any(subscription.consumers for subscription in self.subscriptions.values())
+            and not any(
+                consumer.spec.has_schema
+                for subscription in self.subscriptions.values()
+                for consumer in subscription.consumers
+            )
             and not self.managed_ledger.entries_total
         )
         await self._context.schemas.for_consumer(self.name, schema, topic_is_idle=idle)
