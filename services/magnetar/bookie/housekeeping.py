@@ -1,0 +1,126 @@
+"""What a bookie does by the clock: flush what is old, look at the disk, collect garbage.
+
+A minor collection rewrites logs that are nearly dead, a major one those that are less than mostly
+alive; every collection removes the dead. While the disk is full, major collections follow each
+other closely, as nothing else makes room.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TypeVar
+
+from magnetar.bookie.api import BookieReadOnly
+from magnetar.bookie.disk_guard import DiskGuard
+from magnetar.bookie.gc import Collector, GcReport
+from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.stats import Counters
+from magnetar.bookie.write_stage import WriteStage
+from magnetar.core.clock import Clock
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+
+log = get_logger("magnetar.bookie")
+
+T = TypeVar("T")
+
+
+async def run_on(pool: Executor | None, work: Callable[[], T]) -> T:
+    """Runs blocking work on a pool's thread, or here and now where there are no threads."""
+    if pool is None:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+
+class Housekeeper:
+    """See the module. For the event loop's thread."""
+
+    def __init__(
+        self,
+        stage: WriteStage,
+        guard: DiskGuard,
+        collector: Collector,
+        ledgers: Ledgers,
+        counters: Counters,
+        settings: BookieSettings,
+        clock: Clock,
+        *,
+        threaded: bool,
+    ) -> None:
+        self._stage = stage
+        self._guard = guard
+        self._collector = collector
+        self._ledgers = ledgers
+        self._counters = counters
+        self._settings = settings
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(1, "bookie-gc") if threaded else None
+        self._collecting = asyncio.Lock()
+        now = clock.monotonic()
+        self._next_check = now + settings.disk_check_interval_s
+        self._next_gc = now + settings.gc_interval_s
+        self._next_minor = now + settings.gc_minor_interval_s
+        self._next_major = now + settings.gc_major_interval_s
+        self._tasks = TaskSet("bookie")
+        self._tasks.start(self._run(), "housekeeping")
+
+    async def collect(self, live_ratio: float, *, join_small: bool = True) -> GcReport:
+        """Removes dead logs and rewrites those with a smaller live share than `live_ratio`."""
+        async with self._collecting:
+            if self._stage.dirty:
+                await self._stage.flush()
+            now_ms = self._clock.now_ms()
+            report = await run_on(
+                self._pool,
+                lambda: self._collector.collect(live_ratio, now_ms, join_small=join_small),
+            )
+            self._ledgers.forget(report.tombstones_dropped)
+            counters = self._counters
+            counters.logs_removed += report.logs_removed
+            counters.logs_compacted += report.logs_compacted
+            counters.gc_bytes_freed += report.bytes_freed
+            self._guard.judge(await run_on(self._pool, self._guard.measure))
+            return report
+
+    async def stop(self) -> None:
+        """Ends the task and the thread; a collection under way is finished first."""
+        await self._tasks.stop()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+        self._collector.close()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.tick_s)
+            self._stage.tick()
+            try:
+                await self._look_at_disk()
+                await self._collect_if_due()
+            except (OSError, BookieReadOnly) as error:
+                log.error("housekeeping failed and will be tried again", error=str(error))
+
+    async def _look_at_disk(self) -> None:
+        now = self._clock.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + self._settings.disk_check_interval_s
+            self._guard.judge(await run_on(self._pool, self._guard.measure))
+
+    async def _collect_if_due(self) -> None:
+        settings = self._settings
+        now = self._clock.monotonic()
+        full = self._guard.refusal is not None
+        if full:
+            self._next_gc = min(self._next_gc, now + settings.gc_full_interval_s)
+        if now < self._next_gc:
+            return
+        ratio = 0.0
+        if now >= self._next_minor:
+            self._next_minor = now + settings.gc_minor_interval_s
+            ratio = settings.gc_minor_live_ratio
+        major = full or now >= self._next_major
+        if major:
+            self._next_major = now + settings.gc_major_interval_s
+            ratio = settings.gc_major_live_ratio
+        self._next_gc = now + (settings.gc_full_interval_s if full else settings.gc_interval_s)
+        await self.collect(ratio, join_small=major)
