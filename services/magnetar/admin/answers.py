@@ -81,9 +81,10 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> str:
     """What the path is offered for, by all of its routes together."""
     methods: set[str] = set()
-    for route in request.app.routes:
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-            methods |= route.methods or set()
+    for router in request.app.state.routers:
+        for route in router.routes:
+            if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+                methods |= route.methods or set()
     return ", ".join(sorted(methods))
 
 

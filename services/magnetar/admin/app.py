@@ -66,6 +66,7 @@ def create_app(service: BrokerService, metrics_page: MetricsPage | None = None) 
     app.state.metrics = metrics_page or MetricsPage(service)
     answers.install(app)
     openapi.install(app)
+    app.state.routers = ROUTERS
     for router in ROUTERS:
         app.include_router(router)
     return answers.NoTracebacks(paths.RawPaths(app))

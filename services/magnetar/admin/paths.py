@@ -68,10 +68,7 @@ class _Bundle(Convertor[str]):
 
 
 class _Choice(Convertor[str]):
-    """One of a set of words."""
-
-    def __init__(self, words: Iterable[str]) -> None:
-        self.regex = "|".join(sorted(words))
+    """One of a set of words: subclasses have them in `regex`."""
 
     def convert(self, value: str) -> str:
         return value
@@ -82,7 +79,8 @@ class _Choice(Convertor[str]):
 
 def register_choice(kind: str, words: Iterable[str]) -> None:
     """Makes `{x:kind}` match these words only."""
-    register_url_convertor(kind, _Choice(words))
+    made = type(f"_{kind}", (_Choice,), {"regex": "|".join(sorted(words))})
+    register_url_convertor(kind, made())
 
 
 def register_converters() -> None:

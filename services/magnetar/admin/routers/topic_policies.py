@@ -1,4 +1,4 @@
-"""`…/{topic}/{policy}`: a topic's own policies, none of which can be set yet: each answers as unset.
+"""`…/{topic}/{policy}`: a topic's own policies. None can be set yet, so each answers as unset.
 
 Besides, what compaction and offloading have done: nothing.
 """

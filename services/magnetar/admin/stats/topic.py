@@ -124,6 +124,6 @@ async def add_earliest_times(stats: TopicStats, topic: Topic) -> None:
         entry = None if subscription is None else await subscription.peek(1)
         if entry is None:
             continue
-        found.earliest_msg_publish_time_in_backlog = earliest = publish_time_ms(entry)
+        found.earliest_msg_publish_time_in_backlog = earliest = publish_time_ms(entry.data)
         known = stats.earliest_msg_publish_time_in_backlogs
         stats.earliest_msg_publish_time_in_backlogs = min(known, earliest) if known else earliest
