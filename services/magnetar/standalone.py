@@ -44,7 +44,7 @@ class Standalone:
 
 
 async def start(settings: StandaloneSettings) -> Standalone:
-    """Raises OSError for a port in use, or what the store and the bookie say; leaves nothing open."""
+    """Raises OSError for a port in use, or the store's and the bookie's errors; leaves no trace."""
     clock = SystemClock()
     async with AsyncExitStack() as opened:
         binary = bind(settings.host, settings.port)

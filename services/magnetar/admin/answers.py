@@ -59,6 +59,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(MagnetarError, _on_magnetar_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(TimeoutError, _on_timeout)
+    app.add_exception_handler(Exception, _on_any_exception)
 
 
 async def _on_magnetar_error(_: Request, error: Exception) -> Response:
@@ -92,25 +93,32 @@ async def _on_timeout(_: Request, error: Exception) -> Response:
     return reason(503, f"The request timed out, please retry. {error}".strip())
 
 
-class NoTracebacks:
-    """Around the whole application: an exception that nothing expected ends as a 500."""
+async def _on_any_exception(request: Request, error: Exception) -> Response:
+    log.exception("request failed", method=request.method, path=request.scope["path"])
+    return reason(500, f"Internal error, see the broker's log: {type(error).__name__}")
+
+
+class Contained:
+    """Around the whole application: an exception that was answered goes no further.
+
+    Starlette raises it again after it was answered, so that servers log it; it was logged. Where
+    only half an answer is out, it goes on: closing the connection is all that tells the client.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
+        complete = False
 
         async def watch(message: Message) -> None:
-            nonlocal started
-            started = True
+            nonlocal complete
+            if message["type"] == "http.response.body":
+                complete = not message.get("more_body", False)
             await send(message)
 
         try:
             await self.app(scope, receive, watch)
-        except Exception as error:
-            log.exception("request failed", method=scope.get("method"), path=scope.get("path"))
-            if started:
-                raise  # half an answer is out: only closing the connection tells the client
-            text = f"Internal error, see the broker's log: {type(error).__name__}"
-            await reason(500, text)(scope, receive, send)
+        except Exception:
+            if not complete:
+                raise

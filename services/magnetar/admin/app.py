@@ -69,4 +69,4 @@ def create_app(service: BrokerService, metrics_page: MetricsPage | None = None) 
     app.state.routers = ROUTERS
     for router in ROUTERS:
         app.include_router(router)
-    return answers.NoTracebacks(paths.RawPaths(app))
+    return answers.Contained(paths.RawPaths(app))

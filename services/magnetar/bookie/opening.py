@@ -105,8 +105,10 @@ def _recover(
         files, journal_dir, identity.salt, settings, index, ledgers, flush, clock.now_ms
     )
     recovered = replay.run(mark)
-    if any(not bad.harmless for bad in recovered.damage):
-        # Damage is faced once: the checkpoint moves past it, the evidence is kept.
+    bad = [*recovered.damage, *recovered.torn]
+    if any(item.last_seq >= 0 or (item.damage and not item.harmless) for item in bad):
+        # Faced once: the checkpoint moves past it, and what is damaged is kept as evidence. Left
+        # where it is, a hole torn into a commit would look like damage next time.
         flush(replay.half, recovered.next_position)
         replay.half = WriteCacheHalf()
         set_aside(files, recovered.damage)

@@ -39,6 +39,8 @@ log = get_logger("magnetar.broker")
 
 LISTEN_BACKLOG: Final = 1_024
 SESSIONS_END_TIMEOUT_S: Final = 5.0
+READ_ENTRIES_MIN: Final = 100
+"""What a dispatcher's first read asks for (Pulsar: dispatcherMinReadBatchSize 1)."""
 _STARTS_KEY: Final = "/broker-starts"
 
 
@@ -85,7 +87,9 @@ class BrokerService:
                 tasks=self.tasks,
                 schemas=self.topic_schemas,
                 limits=TopicLimits(
-                    settings.producers_per_topic_max, settings.subscriptions_per_topic_max
+                    settings.producers_per_topic_max,
+                    settings.subscriptions_per_topic_max,
+                    settings.consumers_per_topic_max,
                 ),
                 subscription_limits=_subscription_limits(settings),
                 stamp=EntryStamp.of(settings.entry_metadata, clock),
@@ -236,6 +240,8 @@ def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:
         max_unacked_per_subscription=settings.unacked_per_subscription_max,
         max_consumers=settings.consumers_per_subscription_max,
         failover_switch_delay_s=settings.failover_delay_ms / 1000,
+        read_entries_min=min(READ_ENTRIES_MIN, settings.dispatch_entries_max),
+        read_entries_max=settings.dispatch_entries_max,
         round_robin_entries_max=settings.dispatch_turn_entries_max,
         ring_points=settings.key_shared_points,
     )

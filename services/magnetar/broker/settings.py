@@ -106,15 +106,6 @@ class BrokerSettings:
         high=UNLIMITED,
         pulsar="maxProducersPerTopic",
     )
-    non_persistent_pending_max: int = setting(
-        1_000,
-        "Messages to non-persistent topics that may be under way per connection; more are dropped.",
-        group="Producers",
-        unit="messages",
-        low=0,
-        high=UNLIMITED,
-        pulsar="maxConcurrentNonPersistentMessagePerConnection",
-    )
     entry_metadata: tuple[EntryMetadataField, ...] = setting(
         (),
         "What the broker adds in front of each entry: its time, its index in the topic, or both.",
@@ -192,12 +183,6 @@ class BrokerSettings:
         high=600_000,
         pulsar="activeConsumerFailoverDelayTimeMillis",
     )
-    key_shared_consistent_hashing: bool = setting(
-        True,
-        "Whether Key_Shared spreads keys by consistent hashing; otherwise it halves ranges.",
-        group="Subscriptions",
-        pulsar="subscriptionKeySharedUseConsistentHashing",
-    )
     key_shared_points: int = setting(
         100,
         "Points on the hash ring that each Key_Shared consumer gets.",
@@ -214,8 +199,8 @@ class BrokerSettings:
         pulsar="acknowledgmentAtBatchIndexLevelEnabled",
     )
     dispatch_entries_max: int = setting(
-        100,
-        "Most entries that a subscription reads at once.",
+        1_000,
+        "Most entries that a subscription reads at once (Pulsar: 100).",
         group="Subscriptions",
         unit="entries",
         low=1,

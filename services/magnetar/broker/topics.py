@@ -151,6 +151,7 @@ class TopicRegistry:
                 ledger = await self._ledgers.open(ledger_name(name), create=is_new)
             except NotFound as error:
                 raise TopicNotFound(f"Topic {name} does not exist") from error
+            ledger.set_retention(*await self._retention(name.namespace))
             topic = PersistentTopic(name, ledger, self._context)
             await topic.recover_index()
         else:
@@ -159,6 +160,19 @@ class TopicRegistry:
         if is_new:
             self._tell(name, exists=True)
         return topic
+
+    async def _retention(self, namespace: NamespaceName) -> tuple[int, int]:
+        """(bytes, ms) of acked data to keep: the namespace's policy, else the broker's setting."""
+        policies = await self._resources.policies(namespace)
+        policy = policies.get("retention_policies") or {
+            "retentionTimeInMinutes": self._settings.retention_minutes,
+            "retentionSizeInMB": self._settings.retention_size_mb,
+        }
+        minutes, size_mb = policy["retentionTimeInMinutes"], policy["retentionSizeInMB"]
+        return (
+            size_mb if size_mb < 0 else size_mb << 20,
+            minutes if minutes < 0 else minutes * 60_000,
+        )
 
     async def _check_may_exist(self, name: TopicName) -> None:
         if not await self._resources.namespace_exists(name.namespace):

@@ -125,7 +125,7 @@ class CursorLog:
         if self._base is not None and (state.holes_count or len(state.batches) > SMALL_BATCHES_MAX):
             mark = state.mark_delete
             batches = {key: state.batches[key] for key in fresh.batches if key in state.batches}
-            delta = encode_delta(self._base, mark, fresh.holes, {})
+            delta = encode_delta(self._base, mark, fresh.holes, batches)
             bound = max(DELTAS_BYTES_MIN, self._snapshot_bytes)
             if len(delta) <= DELTA_BYTES_MAX and self._deltas_bytes + len(delta) <= bound:
                 self._deltas_bytes += len(delta)

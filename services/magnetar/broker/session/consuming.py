@@ -171,6 +171,7 @@ def on_ack(session: "Session", command: pb.CommandAck) -> None:
     if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
         _ack_response(session, command, NotAllowed("Transaction manager is not not enabled"))
         return
+    parts_count = session.service.settings.batch_index_acks
     positions = [
         (
             signed64(message_id.ledgerId),
@@ -179,6 +180,8 @@ def on_ack(session: "Session", command: pb.CommandAck) -> None:
             message_id.batch_size,
         )
         for message_id in command.message_id
+        # Without batch index acks a batch stays whole until its last message is acked.
+        if parts_count or not any(message_id.ack_set)
     ]
     cumulative = command.ack_type == pb.CommandAck.Cumulative
     on_done = None

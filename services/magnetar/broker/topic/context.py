@@ -15,6 +15,7 @@ class TopicLimits:
 
     producers_per_topic_max: int = 0
     subscriptions_per_topic_max: int = 0
+    consumers_per_topic_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.producer import Producer, PublishRun
 from magnetar.broker.topic.producers import ProducerRegistry
-from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.broker.topic.subscribe import SubscribeRequest, check_consumer_limit
 from magnetar.core.errors import (
     ConsumerBusy,
     MetadataError,
@@ -81,6 +81,7 @@ class NonPersistentTopic:
     ) -> NonPersistentSubscription:
         """Attaches the consumer; the subscription lives as long as the topic is loaded."""
         self._check_serving()
+        check_consumer_limit(self._context.limits, self.subscriptions.values())
         subscription = self.subscriptions.get(request.subscription)
         if subscription is None:
             subscription = await self.create_subscription(request.subscription)

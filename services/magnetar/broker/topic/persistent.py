@@ -19,7 +19,7 @@ from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.producer import Producer, PublishRun
 from magnetar.broker.topic.producers import ProducerRegistry
-from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.broker.topic.subscribe import SubscribeRequest, check_consumer_limit
 from magnetar.core.errors import (
     ConsumerBusy,
     MagnetarError,
@@ -131,6 +131,7 @@ class PersistentTopic:
     ) -> PersistentSubscription:
         """Attaches the consumer, creating the subscription where that is asked and allowed."""
         self._check_serving()
+        check_consumer_limit(self._context.limits, self.subscriptions.values())
         subscription = self.subscriptions.get(request.subscription)
         if subscription is None:
             subscription = await self._new_subscription(request)

@@ -4,8 +4,12 @@ import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 
 /**
  * Runs scenarios of the official Java client against a server, one per line of standard input.
@@ -19,7 +23,10 @@ public final class InteropSuite {
         void run(Context context) throws Exception;
     }
 
+    private static final int CLOSE_SECONDS = 20;
+
     private final Map<String, Scenario> scenarios = new LinkedHashMap<>();
+    private final List<CompletableFuture<Void>> closing = new ArrayList<>();
 
     void add(String name, Scenario scenario) {
         if (scenarios.put(name, scenario) != null) {
@@ -45,14 +52,21 @@ public final class InteropSuite {
                     : suite.run(arguments[0], arguments[1], line.split(" ")));
             out.flush();
         }
+        CompletableFuture.allOf(suite.closing.toArray(new CompletableFuture<?>[0]))
+                .get(CLOSE_SECONDS, TimeUnit.SECONDS);
         System.exit(0);
     }
 
     private String run(String serviceUrl, String adminUrl, String[] request) {
         long start = System.nanoTime();
         String error = "";
-        try (Context context = new Context(serviceUrl, adminUrl, request[0])) {
-            scenarios.get(request[1]).run(context);
+        try {
+            Context context = new Context(serviceUrl, adminUrl, request[0]);
+            try {
+                scenarios.get(request[1]).run(context);
+            } finally {
+                closing.addAll(context.close());
+            }
         } catch (Throwable failure) {
             StringWriter trace = new StringWriter();
             failure.printStackTrace(new PrintWriter(trace));
