@@ -238,7 +238,8 @@ class Cursor(AckState):
             return
         try:
             if self._log is not None:
-                if self._writing or self._log.ready or self._holes or self._batches:
+                # Without a ledger, a mark-delete alone fits the record: no ledger for that.
+                if self._writing or self._log.writing or self._holes or self._batches:
                     await self.flush()
                 await self._log.close(self, dirty=self._dirty)
         finally:

@@ -103,6 +103,11 @@ class CursorLog:
         return -1 if self._writer is None else self._writer.last_add_confirmed
 
     @property
+    def writing(self) -> bool:
+        """Whether there is a ledger that this process writes to."""
+        return self._writer is not None
+
+    @property
     def ready(self) -> bool:
         """Whether `append` can be used; else the ledger is to be rolled first."""
         writer = self._writer
