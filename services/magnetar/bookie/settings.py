@@ -24,7 +24,7 @@ class BookieSettings:
     # Journal: files of `journal_file_bytes`, preallocated in steps; the tail of what is
     # preallocated (`journal_reserve_bytes`) is for fences and deletes on a full disk only.
     journal_file_bytes: int = 64 * MIB
-    journal_preallocate_bytes: int = 16 * MIB
+    journal_preallocate_bytes: int = 8 * MIB
     journal_reserve_bytes: int = 1 * MIB
     journal_queue_bytes_max: int = JOURNAL_QUEUE_BYTES_MAX
     journal_queue_bytes_low: int = 16 * MIB

@@ -1,0 +1,211 @@
+"""Scans of single files for `inspect`: every record and block, every CRC.
+
+Pure but for reading: they yield facts and findings and change nothing.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from magnetar.bookie import entry_log_codec_v1 as log_codec
+from magnetar.bookie import journal_codec_v1 as journal_codec
+from magnetar.bookie.entry_log import file_name as log_file_name
+from magnetar.bookie.entry_log_codec_v1 import BadBlock
+from magnetar.bookie.files import File, Files
+from magnetar.bookie.journal_files import SPARE_SUFFIX, file_ids
+from magnetar.bookie.journal_files import file_name as journal_file_name
+from magnetar.bookie.journal_scan import JournalScan
+from magnetar.bookie.settings import MIB
+
+DAMAGE: Final = "damage"
+"""Something that was acknowledged is gone or wrong, or a file lies."""
+
+TORN: Final = "torn"
+"""An unfinished write: nobody was told of it."""
+
+NOTE: Final = "note"
+
+CHUNK_BYTES: Final = 8 * MIB
+
+
+class Finding(msgspec.Struct):
+    """One thing to say about a place in a file."""
+
+    kind: str
+    file: str
+    offset: int
+    text: str
+    end: int = -1
+
+
+class LedgerFacts(msgspec.Struct):
+    """A ledger's entries in one file."""
+
+    ledger_id: int
+    first_entry: int
+    last_entry: int
+    entries: int = 0
+    bytes: int = 0
+
+    def add(self, first: int, last: int, entries: int, size: int) -> None:
+        """Counts some more."""
+        self.first_entry = min(self.first_entry, first)
+        self.last_entry = max(self.last_entry, last)
+        self.entries += entries
+        self.bytes += size
+
+
+class JournalFacts(msgspec.Struct):
+    """One journal file."""
+
+    file: str
+    bytes: int
+    used_bytes: int = 0
+    first_seq: int = -1
+    last_seq: int = -1
+    recycled: bool = False
+    records: dict[str, int] = {}
+    ledgers: dict[int, LedgerFacts] = {}
+
+
+class LogFacts(msgspec.Struct):
+    """One entry log."""
+
+    file: str
+    bytes: int
+    blocks: int = 0
+    entries: int = 0
+    ledgers: dict[int, LedgerFacts] = {}
+
+
+class BlockFact(msgspec.Struct, gc=False):
+    """A valid block."""
+
+    ledger_id: int
+    first: int
+    last: int
+    size: int
+
+
+def scan_journals(
+    files: Files, directory: Path, salt: bytes, newest: int
+) -> tuple[list[JournalFacts], list[Finding]]:
+    """All journal files of a directory; `newest` is the last that there must be, -1 unknown."""
+    scan = JournalScan(files, directory, salt)
+    facts: list[JournalFacts] = []
+    ids = file_ids(files, directory)
+    for file_id in ids:
+        path = directory / journal_file_name(file_id)
+        item = _journal_file(files, path)
+        facts.append(item)
+        for found in scan.file_records(file_id, journal_codec.FILE_HEADER_BYTES):
+            record = found.record
+            kind = journal_codec.KINDS[record.kind]
+            item.records[kind] = item.records.get(kind, 0) + 1
+            if item.first_seq < 0:
+                item.first_seq = record.seq
+            item.last_seq = record.seq
+            if record.count:
+                first, last = record.entry_ids[0], record.entry_ids[-1]
+                ledger = item.ledgers.setdefault(
+                    record.ledger_id, LedgerFacts(record.ledger_id, first, last)
+                )
+                ledger.add(first, last, record.count, record.body_bytes)
+        item.used_bytes = scan.ends[file_id]
+    findings = [
+        Finding(DAMAGE if bad.damage else TORN, str(bad.path), bad.offset, bad.reason, bad.end)
+        for bad in scan.judge()
+    ]
+    if newest >= 0 and newest > max(ids, default=-1):
+        path = directory / journal_file_name(newest)
+        findings.append(Finding(DAMAGE, str(path), 0, "the checkpoint names this file: missing"))
+    for name in files.names(directory):
+        if name.endswith(".damaged"):
+            text = "set aside at a restart: its damage is on record in the index"
+            findings.append(Finding(NOTE, str(directory / name), 0, text))
+        elif not name.endswith((SPARE_SUFFIX, ".journal")):
+            findings.append(Finding(NOTE, str(directory / name), 0, "not a file of a bookie"))
+    return facts, findings
+
+
+def _journal_file(files: Files, path: Path) -> JournalFacts:
+    file = files.open(path, read_only=True)
+    facts = JournalFacts(str(path), file.size())
+    try:
+        header = journal_codec.decode_file_header(file.read(0, journal_codec.FILE_HEADER_BYTES))
+        facts.recycled = header.recycled
+    except journal_codec.BadRecord:
+        pass  # the scan reports it
+    finally:
+        file.close()
+    return facts
+
+
+def scan_log(
+    files: Files, directory: Path, log_id: int, salt: bytes
+) -> tuple[LogFacts, dict[int, BlockFact], list[Finding]]:
+    """One entry log: its facts, its valid blocks by offset, and what is bad in it."""
+    path = directory / log_file_name(log_id)
+    file = files.open(path, read_only=True)
+    try:
+        size = file.size()
+        facts = LogFacts(str(path), size)
+        blocks: dict[int, BlockFact] = {}
+        bad: list[Finding] = []
+        try:
+            found = log_codec.decode_file_header(file.read(0, log_codec.FILE_HEADER_BYTES))
+            if found != (salt, log_id):
+                raise BadBlock("entry log of another bookie, incarnation or number")
+        except BadBlock as error:
+            bad.append(Finding(DAMAGE, str(path), 0, str(error), log_codec.FILE_HEADER_BYTES))
+        magic = log_codec.log_magic(salt, log_id)
+        offset = log_codec.FILE_HEADER_BYTES
+        while offset < size:
+            try:
+                length = _block(file, offset, size, magic, facts, blocks)
+            except BadBlock as error:
+                following = _next_magic(file, offset + 1, size, magic)
+                bad.append(Finding(DAMAGE, str(path), offset, str(error), following))
+                offset = following
+            else:
+                offset += length
+        return facts, blocks, bad
+    finally:
+        file.close()
+
+
+def _block(
+    file: File,
+    offset: int,
+    size: int,
+    magic: bytes,
+    facts: LogFacts,
+    blocks: dict[int, BlockFact],
+) -> int:
+    head = file.read(offset, log_codec.HEAD_BYTES)
+    tables = log_codec.head_length(head, 0, magic)
+    if offset + tables > size:
+        raise BadBlock("the file ends within a block's tables")
+    whole = log_codec.decode_head(file.read(offset, tables), 0, magic)
+    if offset + whole.size > size:
+        raise BadBlock("the file ends within a block")
+    block = log_codec.decode_block(file.read(offset, whole.size), magic)
+    first, last = block.first_entry, block.last_entry
+    blocks[offset] = BlockFact(block.ledger_id, first, last, whole.size)
+    facts.blocks += 1
+    facts.entries += whole.count
+    ledger = facts.ledgers.setdefault(block.ledger_id, LedgerFacts(block.ledger_id, first, last))
+    ledger.add(first, last, whole.count, whole.body_bytes)
+    return whole.size
+
+
+def _next_magic(file: File, offset: int, size: int, magic: bytes) -> int:
+    """Where the next block may begin, or the end of the file."""
+    while offset < size:
+        data = file.read(offset, CHUNK_BYTES)
+        hit = data.find(magic)
+        if hit >= 0:
+            return offset + hit
+        offset += max(len(data) - len(magic) + 1, 1)
+    return size
