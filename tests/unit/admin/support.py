@@ -26,8 +26,8 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.memory import MemoryStore
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
-from magnetar.wire.decoder import SendRun
 from magnetar.wire.entry import build_entry
+from magnetar.wire.events import SendRun
 
 BROKER = "127.0.0.1:8080"
 NO_BODY = object()

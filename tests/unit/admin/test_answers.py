@@ -231,10 +231,10 @@ SUBSCRIPTIONS: list[Case] = [
     (
         *("POST", "@/a/subscription/s1/expireMessages/1", NO_BODY, 409),
         (
-            "Expire message by timestamp not issued on topic persistent://t1/n1/a for subscription s1 "
-            "due to ongoing message expiration not finished or subscription almost catch  up. If it's "
-            "performed on a partitioned topic operation might succeeded on other partitions, please "
-            "check stats of individual partition."
+            "Expire message by timestamp not issued on topic persistent://t1/n1/a for "
+            "subscription s1 due to ongoing message expiration not finished or subscription "
+            "almost catch  up. If it's performed on a partitioned topic operation might "
+            "succeeded on other partitions, please check stats of individual partition."
         ),
     ),
     ("POST", "@/nope/all_subscription/expireMessages/1", NO_BODY, 404, NO_TOPIC),

@@ -50,7 +50,9 @@ async def test_peek_shows_payload_and_metadata(admin: Admin) -> None:
 @pytest.mark.parametrize(
     "kind", [CompressionType.LZ4, CompressionType.ZSTD, CompressionType.SNAPPY]
 )
-async def test_batches_come_whole_and_decompressed(admin: Admin, kind: int) -> None:
+async def test_batches_come_whole_and_decompressed(
+    admin: Admin, kind: "CompressionType.ValueType"
+) -> None:
     topic = await admin.topic()
     await admin.done("PUT", PATH + "/subscription/s")
     plain = b"laid out by the producer " * 8
@@ -98,20 +100,20 @@ async def test_finding_messages(admin: Admin) -> None:
         assert (await admin.done("GET", examine.format(position, number))).content == body
     assert (await admin.call("GET", examine.format("latest", 4))).status_code == 404
     first = ids[0]
-    for timestamp, (ledger_id, entry_id) in (
+    for timestamp, expected in (
         *((0, (-1, -1)), (1, first), (1_700_000_000_001, ids[1])),
         (1_700_000_000_003, (first.ledger_id, 3)),
     ):
         found = (await admin.call("GET", f"{PATH}/messageid/{timestamp}")).json()
-        assert (found["ledgerId"], found["entryId"]) == (ledger_id, entry_id)
+        assert (found["ledgerId"], found["entryId"]) == expected
     last = (await admin.call("GET", PATH + "/lastMessageId")).json()
     assert last == {
         "ledgerId": ids[2].ledger_id, "entryId": ids[2].entry_id,
         "partitionIndex": -1, "batchIndex": -1, "batchSize": 0,
     }  # fmt: skip
-    body = {"ledgerId": ids[1].ledger_id, "entryId": ids[1].entry_id}
+    second = {"ledgerId": ids[1].ledger_id, "entryId": ids[1].entry_id}
     size = len(entry(b"m0"))
-    assert (await admin.call("PUT", PATH + "/backlogSize", body)).json() == 2 * size
+    assert (await admin.call("PUT", PATH + "/backlogSize", second)).json() == 2 * size
     assert (await admin.call("PUT", PATH + "/backlogSize", {"ledgerId": -1})).json() == 0
 
 

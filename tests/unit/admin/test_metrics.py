@@ -1,0 +1,184 @@
+"""The metrics page: Pulsar's names and labels, the windows, the switches."""
+
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from magnetar.admin.metrics.bookie_series import bookie_families, quantile_ms
+from magnetar.admin.metrics.page import MetricsPage
+from magnetar.admin.metrics.topic_series import bucket_families
+from magnetar.bookie.api import BookieIdentity
+from magnetar.bookie.stats import LATENCY_BUCKETS_MS, BookieStats
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.subscription.spec import SubType
+
+from .support import Admin, start_service, stop_service
+
+PER_TOPIC = {
+    *("pulsar_subscriptions_count", "pulsar_producers_count", "pulsar_consumers_count"),
+    *("pulsar_rate_in", "pulsar_rate_out", "pulsar_throughput_in", "pulsar_throughput_out"),
+    *("pulsar_in_messages_total", "pulsar_in_bytes_total", "pulsar_msg_backlog"),
+    *("pulsar_storage_size", "pulsar_storage_logical_size", "pulsar_storage_backlog_size"),
+    *("pulsar_storage_offloaded_size", "pulsar_storage_write_rate", "pulsar_storage_read_rate"),
+    "pulsar_average_msg_size",
+}
+PER_SUBSCRIPTION = {
+    *("pulsar_subscription_back_log", "pulsar_subscription_unacked_messages"),
+    *("pulsar_subscription_msg_rate_out", "pulsar_subscription_msg_throughput_out"),
+    *("pulsar_subscription_msg_rate_redeliver", "pulsar_subscription_delayed"),
+    *("pulsar_out_messages_total", "pulsar_out_bytes_total"),
+}
+PER_BROKER = {
+    *("pulsar_broker_topics_count", "pulsar_broker_producers_count", "pulsar_broker_rate_in"),
+    *("pulsar_broker_msg_backlog", "pulsar_broker_storage_size", "pulsar_active_connections"),
+    *("pulsar_connection_created_total_count", "pulsar_ml_cache_used_size"),
+    *("pulsar_ml_cache_hits_rate", "pulsar_ml_cache_misses_rate", "pulsar_version_info"),
+    *("process_resident_memory_bytes", "pulsar_health"),
+}
+
+Series = dict[tuple[str, str], float]
+
+
+async def scrape(page: MetricsPage) -> Series:
+    """(name, labels) → value; checks that each family stands together under one TYPE line."""
+    found: Series = {}
+    typed: list[str] = []
+    for line in "".join([piece async for piece in page.text()]).splitlines():
+        if line.startswith("# TYPE "):
+            typed.append(line.split()[2])
+            continue
+        left, _, value = line.rpartition(" ")
+        name, _, labels = left.partition("{")
+        assert name == typed[-1], line
+        assert (name, labels) not in found
+        found[name, labels] = float(value)
+    assert len(typed) == len(set(typed))
+    return found
+
+
+def of(series: Series, name: str, *labels: str) -> float:
+    """The one series of this name whose labels hold all of `labels`."""
+    (value,) = [
+        value
+        for (each, text), value in series.items()
+        if each == name and all(label in text for label in labels)
+    ]
+    return value
+
+
+async def test_names_and_labels(admin: Admin) -> None:
+    producer = await admin.producer()
+    await admin.consumer("sub", SubType.Shared)
+    await admin.publish([b"x" * 100] * 3, producer=producer)
+    series = await scrape(admin.page)
+    assert {name for name, _ in series} >= PER_TOPIC | PER_SUBSCRIPTION | PER_BROKER
+    labels = 'cluster="standalone",namespace="t1/n1",topic="persistent://t1/n1/a"'
+    assert series["pulsar_in_messages_total", labels + "}"] == 3
+    assert series["pulsar_out_messages_total", labels + ',subscription="sub"}'] == 3
+    assert series["pulsar_subscription_unacked_messages", labels + ',subscription="sub"}'] == 3
+    assert series["pulsar_broker_producers_count", 'cluster="standalone"}'] == 1
+    assert of(series, "pulsar_topics_count", 'namespace="t1/n1"') == 1
+    assert of(series, "pulsar_version_info", 'version="') == 1
+
+
+async def test_buckets_are_those_of_the_last_minute(admin: Admin) -> None:
+    producer = await admin.producer()
+    await admin.publish([b"x" * 200] * 3 + [b"x" * 1500], producer=producer)
+    await admin.topic("idle")
+
+    async def sizes() -> tuple[float, float, float]:
+        series = await scrape(admin.page)
+        names = ("pulsar_entry_size_le_512", "pulsar_entry_size_le_2_kb", "pulsar_entry_size_count")
+        return tuple(series.get((name, LABELS), 0.0) for name in names)  # type: ignore[return-value]
+
+    # Before the first whole minute: what there has been so far.
+    assert await sizes() == (3, 1, 4)
+    admin.page.turn()
+    assert await sizes() == (3, 1, 4)
+    await admin.publish([b"x" * 200], producer=producer)
+    assert await sizes() == (3, 1, 4)
+    admin.page.turn()
+    assert await sizes() == (1, 0, 1)
+    series = await scrape(admin.page)
+    assert of(series, "pulsar_storage_write_rate", '/a"') == pytest.approx(1 / 60)
+    # Idle topics have no bucket series: ten thousand of them would have a quarter of a million.
+    assert not [key for key in series if key[0] in bucket_families() and "idle" in key[1]]
+    admin.page.turn()
+    assert await sizes() == (0, 0, 0)
+    # A topic that was opened anew counts from zero again.
+    await admin.done("PUT", "~/persistent/t1/n1/a/unload")
+    producer = await admin.producer()
+    await admin.publish([b"x" * 200], producer=producer)
+    admin.page.turn()
+    assert await sizes() == (1, 0, 1)
+
+
+LABELS = 'cluster="standalone",namespace="t1/n1",topic="persistent://t1/n1/a"}'
+
+
+async def test_odd_names_are_escaped(admin: Admin) -> None:
+    await admin.done("PUT", "~/persistent/t1/n1/a%22b%5Cc")
+    await admin.done("PUT", "~/persistent/t1/n1/a%22b%5Cc/subscription/s%0At")
+    series = await scrape(admin.page)
+    assert of(series, "pulsar_subscription_back_log", r'a\"b\\c"', r'subscription="s\nt"') == 0
+
+
+async def test_switches() -> None:
+    service = await start_service(BrokerSettings(topic_metrics=False, consumer_metrics=True))
+    admin = Admin(service, MetricsPage(service), None)  # type: ignore[arg-type]
+    for local in ("a", "b"):
+        await admin.consumer("sub", SubType.Exclusive, local)
+        await admin.publish([b"x"] * 2, local, await admin.producer(local))
+    series = await scrape(admin.page)
+    assert of(series, "pulsar_in_messages_total", 'namespace="t1/n1"') == 4
+    assert not [name for name, _ in series if name.startswith("pulsar_subscription_b")]
+    assert of(series, "pulsar_consumer_out_messages_total", '/a"', 'consumer_name="c"') == 2
+    assert of(series, "pulsar_consumer_available_permits", '/b"', 'consumer_id="7"') == 998
+    await stop_service(service)
+
+
+async def test_a_broker_without_topics(admin: Admin) -> None:
+    series = await scrape(admin.page)
+    assert of(series, "pulsar_broker_topics_count") == 0
+
+
+@dataclass
+class CountingBookie:
+    """What a bookie says of itself."""
+
+    numbers: BookieStats
+    identity: BookieIdentity
+
+    def stats(self) -> BookieStats:
+        return self.numbers
+
+
+def test_bookie_series() -> None:
+    buckets = [0] * (len(LATENCY_BUCKETS_MS) + 1)
+    buckets[3], buckets[6] = 98, 2
+    zeros = dict.fromkeys(BookieStats.__struct_fields__, 0)
+    numbers = msgspec.convert(
+        {
+            **zeros, "writable": True, "read_only_reason": "", "entries_added": 7,
+            "bytes_added": 700, "journal_sync_seconds": 0.25, "journal_sync_buckets": buckets,
+        },
+        BookieStats, strict=False,
+    )  # fmt: skip
+    page = "".join(bookie_families([CountingBookie(numbers, BookieIdentity("b1", "1"))]))
+    for line in (
+        "bookie_SERVER_STATUS 1",
+        "bookie_WRITE_BYTES 700",
+        'bookkeeper_server_ADD_ENTRY_count{success="true"} 7',
+        'bookie_journal_JOURNAL_SYNC{success="true",quantile="0.5"} 1.0',
+        'bookie_journal_JOURNAL_SYNC{success="true",quantile="0.99"} 10.0',
+        'bookie_journal_JOURNAL_SYNC_count{success="true"} 100',
+        'bookie_journal_JOURNAL_SYNC_sum{success="true"} 250.0',
+    ):
+        assert f"{line}\n" in page
+
+
+def test_quantiles() -> None:
+    assert quantile_ms((0,) * 13, 0.5) == 0.0
+    assert quantile_ms((1,) + (0,) * 12, 0.999) == LATENCY_BUCKETS_MS[0]
+    assert quantile_ms((0,) * 12 + (1,), 0.5) == LATENCY_BUCKETS_MS[-1]
