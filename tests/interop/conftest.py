@@ -21,6 +21,7 @@ import pulsar
 import pulsar.asyncio
 import pytest
 
+from .java_programs import JavaPrograms, prepare
 from .support import Names, ServerAddress
 
 START_TIMEOUT_S = 30.0
@@ -78,6 +79,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
         process.wait()
         raise AssertionError(f"SIGTERM did not end it:\n{log.read_text()[-4000:]}") from None
     assert code == 0, f"exit code {code} after SIGTERM:\n{log.read_text()[-4000:]}"
+
+
+@pytest.fixture(scope="session")
+def java() -> JavaPrograms:
+    return prepare()
 
 
 @pytest.fixture(scope="session")

@@ -154,9 +154,7 @@ def test_an_oversized_message_is_refused_and_the_producer_lives(
     assert consumer.receive(5000).data() == b"small"
 
 
-def test_chunks_become_one_message(
-    client: pulsar.Client, admin: httpx.Client, topic: str
-) -> None:
+def test_chunks_become_one_message(client: pulsar.Client, admin: httpx.Client, topic: str) -> None:
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic, chunking_enabled=True)
     payload = bytes(range(256)) * (12 * 1024 * 4)
