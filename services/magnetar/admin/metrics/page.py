@@ -10,7 +10,7 @@ from typing import Final
 
 from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_families
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
-from magnetar.admin.metrics.subscription_series import SubscriptionSeries, Sums
+from magnetar.admin.metrics.subscription_series import NO_SUBSCRIPTIONS, SubscriptionSeries
 from magnetar.admin.metrics.topic_series import (
     ROW,
     TopicSeries,
@@ -91,14 +91,8 @@ class MetricsPage:
 def _collect(
     topic: Topic, labels: str, topics: TopicSeries, subscriptions: SubscriptionSeries
 ) -> None:
-    sums = Sums()
+    sums = NO_SUBSCRIPTIONS
     for name, subscription in topic.subscriptions.items():
         one = subscriptions.add(labels, name, subscription)
-        sums = Sums(
-            sums.consumers + one.consumers,
-            sums.rate_out + one.rate_out,
-            sums.throughput_out + one.throughput_out,
-            sums.backlog + one.backlog,
-            max(sums.backlog_bytes, one.backlog_bytes),
-        )
-    topics.add(labels, topic, **sums._asdict())
+        sums = one if sums is NO_SUBSCRIPTIONS else sums.plus(one)
+    topics.add(labels, topic, sums)

@@ -60,6 +60,19 @@ class Sums(NamedTuple):
     backlog: int = 0
     backlog_bytes: int = 0
 
+    def plus(self, other: "Sums") -> "Sums":
+        """Both; the backlog's bytes are those of the one that is further behind."""
+        return Sums(
+            self.consumers + other.consumers,
+            self.rate_out + other.rate_out,
+            self.throughput_out + other.throughput_out,
+            self.backlog + other.backlog,
+            max(self.backlog_bytes, other.backlog_bytes),
+        )
+
+
+NO_SUBSCRIPTIONS: Final = Sums()
+
 
 class SubscriptionSeries:
     """Collects rows, then writes them out."""

@@ -8,6 +8,7 @@ thousand idle topics would add a quarter of a million lines.
 from collections.abc import Iterator
 from typing import Final
 
+from magnetar.admin.metrics.subscription_series import Sums
 from magnetar.admin.metrics.windows import LATENCIES, NO_TRAFFIC, WINDOW_S, Counts, MinuteWindows
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
@@ -33,7 +34,6 @@ ROW: Final = (
 )
 """The families of a row, in its order."""
 
-SUBSCRIPTIONS, PRODUCERS, CONSUMERS = 0, 1, 2
 AVERAGE_SIZE: Final = "pulsar_average_msg_size"
 _RATE_IN, _THROUGHPUT_IN = 3, 4
 
@@ -81,38 +81,34 @@ class TopicSeries:
         self._bucket_labels: list[str] = []
         self._buckets: list[Counts] = []
 
-    def add(
-        self, labels: str, topic: Topic, *, consumers: int, rate_out: float, throughput_out: float,
-        backlog: int, backlog_bytes: int,
-    ) -> Row:  # fmt: skip
-        """One topic; what is known of its subscriptions is handed in, summed up."""
+    def add(self, labels: str, topic: Topic, sums: Sums) -> None:
+        """One topic, with what its subscriptions sum up to."""
         counters = topic.counters
         window = self._windows.of(topic)
         stored = topic.managed_ledger.bytes_total if isinstance(topic, PersistentTopic) else 0
         row = (
             len(topic.subscriptions),
             len(topic.producers),
-            consumers,
+            sums.consumers,
             counters.message_rate_in,
             counters.bytes_rate_in,
-            rate_out,
-            throughput_out,
+            sums.rate_out,
+            sums.throughput_out,
             counters.messages_in,
             counters.bytes_in,
-            backlog,
+            sums.backlog,
             stored,
             stored,
-            backlog_bytes,
+            sums.backlog_bytes,
             0,
             window[-3] / WINDOW_S if stored else 0.0,
-            rate_out,
+            sums.rate_out,
         )
         self.labels.append(labels)
         self.rows.append(row)
         if window is not NO_TRAFFIC and isinstance(topic, PersistentTopic):
             self._bucket_labels.append(labels)
             self._buckets.append((*window, sum(window[:LATENCIES])))
-        return row
 
     def families(self) -> Iterator[str]:
         """One text for each family."""
