@@ -210,10 +210,12 @@ class Rig:
         await asyncio.sleep(0)
 
 
-async def open_rig_with(settings: ManagedLedgerSettings) -> AsyncIterator[Rig]:
+async def open_rig_with(
+    settings: ManagedLedgerSettings, bookie: MemoryBookie | None = None
+) -> AsyncIterator[Rig]:
     clock = SystemClock()
     store = MemoryStore(clock)
-    client = LedgerClient(store, {"memory": MemoryBookie()}, clock)
+    client = LedgerClient(store, {"memory": bookie or MemoryBookie()}, clock)
     factory = ManagedLedgerFactory(store, client, clock, settings)
     rig = Rig(factory, await factory.open("public/default/persistent/t"))
     # Without a cursor nothing would be cached.
@@ -238,5 +240,5 @@ def make_entry() -> Callable[..., bytes]:
 
 
 @pytest.fixture
-def open_rig() -> Callable[[ManagedLedgerSettings], AsyncIterator[Rig]]:
+def open_rig() -> Callable[..., AsyncIterator[Rig]]:
     return open_rig_with

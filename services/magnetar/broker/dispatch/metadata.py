@@ -4,6 +4,7 @@ An entry whose metadata cannot be read counts as one message without a key: it w
 arrived, so this is a client's own fault, and the client that gets it will say so in its ack.
 """
 
+from magnetar.broker.dispatch.chunks import Chunk
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.entry import parse_metadata, sticky_key
 from magnetar.wire.framing import MalformedEntry
@@ -15,6 +16,18 @@ def message_count(entry: Entry) -> int:
         return parse_metadata(entry.data).num_messages_in_batch
     except MalformedEntry:
         return 1
+
+
+def count_and_chunk(entry: Entry) -> tuple[int, Chunk | None]:
+    """Messages in the entry, and which part of a larger message it is, where it is one."""
+    try:
+        metadata = parse_metadata(entry.data)
+    except MalformedEntry:
+        return 1, None
+    chunks = metadata.num_chunks_from_msg
+    if chunks <= 1:
+        return metadata.num_messages_in_batch, None
+    return 1, Chunk(metadata.uuid, metadata.chunk_id >= chunks - 1)
 
 
 def count_and_key(entry: Entry) -> tuple[int, bytes]:
@@ -30,6 +43,11 @@ def count_and_key(entry: Entry) -> tuple[int, bytes]:
     if key is None:
         key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
     return metadata.num_messages_in_batch, key
+
+
+def sticky_key_of(entry: Entry) -> bytes:
+    """The key that decides an entry's hash."""
+    return count_and_key(entry)[1]
 
 
 def publish_time_ms(data: bytes) -> int:

@@ -64,6 +64,13 @@ class ReplaySet:
                 taken.append(position)
         return taken
 
+    def first(self) -> PositionPair | None:
+        """The smallest position, which stays in."""
+        heap, live = self._heap, self._live
+        while heap and heap[0] not in live:
+            heappop(heap)
+        return heap[0] if heap else None
+
     def clear(self) -> None:
         self._live.clear()
         self._heap.clear()

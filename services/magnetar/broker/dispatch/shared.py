@@ -3,7 +3,7 @@
 Consumers of a better (lower) priority level are served first; the next level gets something only
 while none of the better one has permits. Within a level each gets up to
 `round_robin_entries_max` entries before it is the next one's turn. Entries that come back go before
-new ones, oldest first.
+new ones, oldest first. Chunks of one message stay together: see `chunks`.
 Sources: Pulsar's `PersistentDispatcherMultipleConsumers`.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from magnetar.broker.dispatch.base import DispatchContext
-from magnetar.broker.dispatch.metadata import message_count
+from magnetar.broker.dispatch.chunks import ChunkOwners
+from magnetar.broker.dispatch.metadata import count_and_chunk
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.dispatch.replay import PositionPair, ReplaySet
 from magnetar.broker.subscription.consumer import Consumer
@@ -21,6 +22,8 @@ from magnetar.managed_ledger.entry import Entry
 
 REPLAYED_PER_STEP_MAX: Final = 100
 NO_CAP: Final = 1 << 62
+
+Outgoing = dict[Consumer, list[Delivery]]
 
 
 class SharedDispatcher(MultipleConsumersDispatcher):
@@ -32,6 +35,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         super().__init__(context)
         self._levels: list[list[Consumer]] = []
         self._replay = ReplaySet()
+        self._chunks = ChunkOwners()
 
     def _joined(self) -> None:
         by_level: dict[int, list[Consumer]] = {}
@@ -48,23 +52,11 @@ class SharedDispatcher(MultipleConsumersDispatcher):
                 room += max(1, int(consumer.permits / consumer.average_messages))
         if not room:
             return 0
+        if self._chunks and (dealt := self._hand_out_parked(entries_max)):
+            return dealt
         room = min(room, entries_max)
         if self._replay:
-            positions = self._replay.pop(min(room, REPLAYED_PER_STEP_MAX))
-            entries, missing = [], []
-            for position in positions:
-                entry = self.replays.take(position)
-                if entry is None:
-                    missing.append(position)
-                else:
-                    entries.append(entry)
-            if missing:
-                self.replays.request(missing)
-            if entries:
-                live = self.cursor.filter_unacked(entries)
-                for entry in live[self._hand_out(live, replayed=True) :]:
-                    self._replay.add((entry.ledger_id, entry.entry_id))
-            return len(positions)
+            return self._replay_some(min(room, REPLAYED_PER_STEP_MAX))
         if self.replays.reading:
             return 0
         taken = self.reader.take(room)
@@ -73,28 +65,67 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             self.reader.give_back(entries[self._hand_out(entries, replayed=False) :])
         return len(taken)
 
+    def _replay_some(self, count: int) -> int:
+        positions = self._replay.pop(count)
+        entries, missing = [], []
+        for position in positions:
+            entry = self.replays.take(position)
+            if entry is None:
+                missing.append(position)
+            else:
+                entries.append(entry)
+        if missing:
+            self.replays.request(missing)
+        if entries:
+            live = self.cursor.filter_unacked(entries)
+            for entry in live[self._hand_out(live, replayed=True) :]:
+                self._replay.add((entry.ledger_id, entry.entry_id))
+        return len(positions)
+
+    def _hand_out_parked(self, entries_max: int) -> int:
+        """Chunks that waited for room at the consumer that has the ones before them."""
+        out: Outgoing = {}
+        dealt = 0
+        for consumer in self.consumers:
+            while dealt < entries_max and not self.blocked and consumer.available:
+                position = self._chunks.first(consumer)
+                if position is None:
+                    break
+                acked = self.cursor.is_acked(*position)
+                entry = None if acked else self.replays.take(position)
+                if entry is None and not acked:
+                    self.replays.request((position,))
+                    break
+                self._chunks.unpark(position)
+                dealt += 1
+                if entry is not None:
+                    self._give(consumer, entry, self.counts.of(position), out)
+        self._flush(out)
+        return dealt
+
     def _hand_out(self, entries: list[Entry], *, replayed: bool) -> int:
-        """Gives the entries to consumers in turn; how many of them found one."""
-        out: dict[Consumer, list[Delivery]] = {}
+        """Gives the entries to consumers in turn; how many of them are dealt with."""
+        out: Outgoing = {}
         done, total = 0, len(entries)
         while done < total and (consumer := self._next_available()) is not None:
             turn = entries[done : done + self.limits.round_robin_entries_max]
-            deliveries = out.setdefault(consumer, [])
-            done += self._fill(consumer, turn, deliveries, replayed=replayed)
-        for consumer, deliveries in out.items():
-            messages = sum(
-                [
-                    each.message_count if each.ack_set is None else each.ack_set.bit_count()
-                    for each in deliveries
-                ]
-            )
-            self._count_out(consumer, deliveries, messages)
+            done += self._fill(consumer, turn, out, replayed=replayed)
+        self._flush(out)
         return done
 
-    def _fill(
-        self, consumer: Consumer, turn: list[Entry], deliveries: list[Delivery], *, replayed: bool
-    ) -> int:
-        """Takes entries for one consumer while it has permits; how many it took."""
+    def _flush(self, out: Outgoing) -> None:
+        for consumer, deliveries in out.items():
+            messages = sum([
+                each.message_count if each.ack_set is None else each.ack_set.bit_count()
+                for each in deliveries
+            ])  # fmt: skip
+            self._count_out(consumer, deliveries, messages)
+
+    def _fill(self, consumer: Consumer, turn: list[Entry], out: Outgoing, *, replayed: bool) -> int:
+        """Takes entries for one consumer while it has permits; how many are dealt with."""
+        deliveries = out.get(consumer)
+        if deliveries is None:
+            deliveries = out[consumer] = []
         left = consumer.permits
         held = before = consumer.unacked
         cap = self.limits.max_unacked_per_consumer or NO_CAP
@@ -103,14 +134,26 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         )
         done = 0
         for entry in turn:
-            count = messages = message_count(entry)
+            count, chunk = count_and_chunk(entry)
             ledger_id, entry_id = entry.ledger_id, entry.entry_id
-            ack_set = None
+            times = self.counts.of((ledger_id, entry_id)) if replayed else 0
+            if chunk is not None:
+                owner = self._chunks.owner(chunk, consumer)
+                if owner is not consumer or self._chunks.first(consumer) is not None:
+                    done += 1
+                    if self._chunks.must_park(owner):
+                        self._chunks.park((ledger_id, entry_id), owner)
+                        continue
+                    given = self._give(owner, entry, times, out)
+                    stop -= given
+                    if held >= stop:
+                        break
+                    continue
+            messages, ack_set = count, None
             if count > 1:
                 ack_set = self.cursor.remaining_batch(ledger_id, entry_id)
                 if ack_set is not None:
                     messages = ack_set.bit_count()
-            times = self.counts.of((ledger_id, entry_id)) if replayed else 0
             deliveries.append(Delivery(entry, count, times, ack_set))
             consumer.hold(ledger_id, entry_id, messages)
             done += 1
@@ -122,9 +165,24 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         consumer.unacked = held
         consumer.blocked = held >= cap
         self.unacked += held - before
-        cap = self.limits.max_unacked_per_subscription
-        self.blocked = 0 < cap <= self.unacked
+        self._check_cap()
+        if not deliveries:
+            del out[consumer]
         return done
+
+    def _give(self, consumer: Consumer, entry: Entry, times: int, out: Outgoing) -> int:
+        """Hands one chunk to its owner; how many messages that is."""
+        out.setdefault(consumer, []).append(Delivery(entry, 1, times))
+        consumer.hold(entry.ledger_id, entry.entry_id, 1)
+        consumer.permits -= 1
+        consumer.unacked += 1
+        self.unacked += 1
+        consumer.blocked = consumer.unacked >= (self.limits.max_unacked_per_consumer or NO_CAP)
+        self._check_cap()
+        return 1
+
+    def _check_cap(self) -> None:
+        self.blocked = 0 < self.limits.max_unacked_per_subscription <= self.unacked
 
     def _next_available(self) -> Consumer | None:
         """Whose turn it is: he goes to the end of his level's line."""
@@ -138,6 +196,12 @@ class SharedDispatcher(MultipleConsumersDispatcher):
                     return consumer
         return None
 
+    def remove_consumer(self, consumer: Consumer) -> None:
+        for position in self._chunks.left(consumer):
+            if position not in self.replays:
+                self._replay.add(position)
+        super().remove_consumer(consumer)
+
     # -- replay
 
     def _replay_later(self, position: PositionPair, packed: int) -> None:  # noqa: ARG002
@@ -145,19 +209,23 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     def _replays_read(self, positions: Sequence[PositionPair]) -> None:
         for position in positions:
-            if not self.cursor.is_acked(*position):
+            if position not in self._chunks and not self.cursor.is_acked(*position):
                 self._replay.add(position)
         self.dispatch()
 
     def _forget_replay(self, position: PositionPair) -> None:
         self._replay.discard(position)
+        self._chunks.unpark(position)
 
     def _forget_replay_up_to(self, position: PositionPair) -> None:
         self._replay.discard_up_to(position)
+        self._chunks.unpark_up_to(position)
 
     def _clear_replay(self) -> None:
         self._replay.clear()
+        self._chunks.clear()
 
     @property
     def waiting_count(self) -> int:
-        return len(self._replay) + len(self.replays)
+        in_replay = len(self._replay) + len(self.replays)
+        return in_replay + sum(each not in self.replays for each in self._chunks)

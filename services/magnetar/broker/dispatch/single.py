@@ -17,7 +17,8 @@ from collections.abc import Iterable
 
 from magnetar.broker.dispatch.active import choose_active
 from magnetar.broker.dispatch.base import Dispatcher
-from magnetar.broker.dispatch.metadata import message_count
+from magnetar.broker.dispatch.metadata import message_count, sticky_key_of
+from magnetar.broker.dispatch.selector import RangeSelector
 from magnetar.broker.subscription.admission import check_room
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.sink import Delivery
@@ -25,6 +26,7 @@ from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.core.errors import ConsumerBusy
 from magnetar.core.ids import Position
+from magnetar.managed_ledger.entry import Entry
 
 
 class SingleActiveDispatcher(Dispatcher):
@@ -94,7 +96,7 @@ class SingleActiveDispatcher(Dispatcher):
         taken = self.reader.take(min(entries_max, wanted))
         if not taken:
             return 0
-        entries = self.cursor.filter_unacked(taken)
+        entries = self._wanted(self.cursor.filter_unacked(taken))
         if not entries:
             return len(taken)
         deliveries = []
@@ -114,6 +116,10 @@ class SingleActiveDispatcher(Dispatcher):
         consumer.permits = left
         self._count_out(consumer, deliveries, permits - left)
         return len(taken)
+
+    def _wanted(self, entries: list[Entry]) -> list[Entry]:
+        """Those of the entries that the active consumer is to get."""
+        return entries
 
     def settle(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
         """The cursor knows all there is to know."""
@@ -159,15 +165,29 @@ class SingleActiveDispatcher(Dispatcher):
 
 
 class ExclusiveDispatcher(SingleActiveDispatcher):
-    """One consumer, no other is let in."""
+    """One consumer, no other is let in.
+
+    It may ask for ranges of key hashes (a reader with `keyHashRange`): then it gets no others.
+    """
 
     type = SubType.Exclusive
+    _ranges: RangeSelector | None = None
 
     def add_consumer(self, consumer: Consumer) -> None:
         if self.consumers:
             raise ConsumerBusy("Exclusive consumer is already connected")
+        self._ranges = None
+        if consumer.spec.key_shared is not None and consumer.spec.key_shared.ranges:
+            self._ranges = RangeSelector()
+            self._ranges.add(consumer)
         self.consumers.append(consumer)
         self._pick(wait=False)
+
+    def _wanted(self, entries: list[Entry]) -> list[Entry]:
+        ranges = self._ranges
+        if ranges is None:
+            return entries
+        return [each for each in entries if ranges.select(ranges.hash_of(sticky_key_of(each)))]
 
 
 class FailoverDispatcher(SingleActiveDispatcher):

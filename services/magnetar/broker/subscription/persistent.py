@@ -54,6 +54,25 @@ _DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
 class PersistentSubscription:
     """See the module."""
 
+    __slots__ = (
+        "_context",
+        "_gone",
+        "_mark_delete_moved_ms",
+        "_mark_delete_seen",
+        "_moving",
+        "clock",
+        "closed",
+        "cursor",
+        "dispatcher",
+        "expired_total",
+        "last_expire_ms",
+        "last_expired",
+        "ledger",
+        "limits",
+        "name",
+        "topic",
+    )
+
     def __init__(
         self,
         topic: str,
