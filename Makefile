@@ -88,7 +88,8 @@ check: lint type test ## all that .ci/run checks
 .PHONY: proto
 proto: $(DEV_STAMP) ## the protocol's generated classes, from PulsarApi.proto
 	@$(call took,protoc)
-	$(BIN)/python -m grpc_tools.protoc --proto_path=$(PROTO) --python_out=$(PROTO) \
+	$(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --proto_path=$(PROTO) --python_out=$(PROTO) \
 	  --mypy_out=$(PROTO) PulsarApi.proto
 
 .PHONY: docs

@@ -53,6 +53,7 @@ class RawClient(asyncio.Protocol):
         self.send_errors: dict[int, list[tuple[int, str]]] = defaultdict(list)
         self.messages: dict[int, asyncio.Queue[Received]] = defaultdict(asyncio.Queue)
         self.closed_by_server: list[int] = []
+        self.pongs = 0
         self.on_receipt = asyncio.Event()
 
     @classmethod
@@ -101,6 +102,9 @@ class RawClient(asyncio.Protocol):
         elif kind == CommandType.SEND_ERROR:
             self.send_errors[message.producer_id].append((message.error, message.message))
             self.on_receipt.set()
+        elif kind == CommandType.PONG:
+            self.pongs += 1
+            self.on_receipt.set()
         elif kind == CommandType.PING:
             self.write(PONG_FRAME)
         elif kind == CommandType.CLOSE_PRODUCER:
@@ -122,6 +126,10 @@ class RawClient(asyncio.Protocol):
         assert self.transport is not None
         self.transport.write(data)
 
+    def write_eof(self) -> None:
+        assert self.transport is not None
+        self.transport.write_eof()
+
     async def _answer(self, key: object) -> Any:
         future = asyncio.get_running_loop().create_future()
         self._waiting[("kind", key) if isinstance(key, int) and key < 100 else key] = future
@@ -138,8 +146,10 @@ class RawClient(asyncio.Protocol):
             raise Refused(answer.error, answer.message)
         return answer
 
-    async def producer(self, topic: str, name: str | None = None) -> int:
-        producer_id = next(self._ids)
+    async def producer(
+        self, topic: str, name: str | None = None, producer_id: int | None = None
+    ) -> int:
+        producer_id = next(self._ids) if producer_id is None else producer_id
         command = pb.CommandProducer(topic=topic, producer_id=producer_id)
         if name:
             command.producer_name = name
@@ -167,7 +177,7 @@ class RawClient(asyncio.Protocol):
     async def consumer(
         self, topic: str, subscription: str, *, kind: int = 0, earliest: bool = True, **more: Any
     ) -> int:
-        consumer_id = next(self._ids)
+        consumer_id: int = more.pop("consumer_id", None) or next(self._ids)
         command = pb.CommandSubscribe(
             topic=topic,
             subscription=subscription,
@@ -194,6 +204,14 @@ class RawClient(asyncio.Protocol):
         answer = await self.request(CommandType.ACK, command)
         if answer.HasField("error"):
             raise Refused(answer.error, answer.message)
+
+    async def ponged(self) -> bool:
+        """Whether a PONG came before the server closed."""
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            while not self.pongs and not self.lost.is_set():
+                self.on_receipt.clear()
+                await self.on_receipt.wait()
+        return self.pongs > 0
 
     async def close(self) -> None:
         if self.transport is not None:

@@ -217,10 +217,10 @@ async def test_of_many_racing_creators_one_wins(store: MetadataStore) -> None:
         *(store.put("/owner", str(i).encode(), expected=ABSENT) for i in range(50)),
         return_exceptions=True,
     )
-    won = [i for i, result in enumerate(results) if isinstance(result, int)]
+    won = [(i, result) for i, result in enumerate(results) if isinstance(result, int)]
     assert len(won) == 1
-    record = await store.get("/owner")
-    assert record == Record("/owner", str(won[0]).encode(), results[won[0]])
+    winner, revision = won[0]
+    assert await store.get("/owner") == Record("/owner", str(winner).encode(), revision)
     losers = [result for result in results if isinstance(result, BadRevision)]
     assert len(losers) == 49
     assert {error.actual for error in losers} == {results[won[0]]}

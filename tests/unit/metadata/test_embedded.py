@@ -304,6 +304,7 @@ async def test_a_flipped_bit_in_any_file_is_reported_and_never_served(tmp_path: 
 
 def assert_reported_or_whole(directory: Path, expected: dict[str, bytes]) -> None:
     """Some bytes hold nothing that is read (statistics): then all records must be right."""
+    reported: str | None
     try:
         files = RocksFiles(directory)
     except MetadataError as error:
