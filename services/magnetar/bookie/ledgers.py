@@ -10,6 +10,7 @@ from typing import Final
 from magnetar.bookie.index import (
     FLAG_DELETED,
     FLAG_FENCED,
+    ID_END,
     Damage,
     Index,
     LedgerRecord,
@@ -96,6 +97,8 @@ class Ledgers:
         return state if state is not None else self._load(ledger_id)
 
     def _load(self, ledger_id: int) -> LedgerState:
+        if not 0 <= ledger_id < ID_END:
+            raise ValueError(f"no ledger id: {ledger_id}")
         if len(self._states) >= STATES_KEPT_MAX:
             self._forget_idle()
         state = self._states[ledger_id] = LedgerState(ledger_id)
