@@ -140,6 +140,38 @@ async def test_a_failed_add_is_made_good_in_the_next_ledger() -> None:
     assert await data_of(stage) == [b"a", b"b", b"c", b"d"]
 
 
+async def test_what_failed_comes_before_what_waited() -> None:
+    stage = Stage()
+    ledger = await stage.factory(SMALL).open(NAME)
+    first, _ = await publish(ledger, b"a")
+    stage.bookie.refuse = lambda ledger_id, _ids: ledger_id == first
+    appends = Appends()
+    for label, data in enumerate((b"b", b"c", b"d")):  # b fills the ledger, and is refused
+        ledger.append([data], appends.labelled(label))
+    results = await appends.wait(3)
+    assert [(label, error) for label, _, error in results] == [(0, None), (1, None), (2, None)]
+    assert await data_of(stage) == [b"a", b"b", b"c", b"d"]
+
+
+async def test_an_empty_ledger_that_a_crash_left_goes() -> None:
+    stage = Stage()
+    factory = stage.factory(SMALL)
+    ledger = await factory.open(NAME)
+    last = Position(*await publish(ledger, b"a", b"b"))
+    stage.bookie.refuse = lambda _ledger, _ids: True
+    ledger.append([b"never stored"], Appends())
+    while len(ledger.ledgers) < 2:
+        await turns(1)
+    await factory.abandon()
+    stage.bookie.refuse = lambda _ledger, _ids: False
+    ledger = await stage.factory(SMALL).open(NAME)
+    assert [info.entries for info in ledger.ledgers] == [2]
+    assert ledger.last_confirmed == (last.ledger_id, 1)
+    await publish(ledger, b"c")
+    await turns(20)
+    assert len(await stage.store.list("/ledgers/")) == 2
+
+
 async def test_a_bookie_that_takes_nothing_fails_everything_in_order() -> None:
     stage = Stage()
     ledger = await stage.factory().open(NAME)

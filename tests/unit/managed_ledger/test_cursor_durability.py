@@ -94,6 +94,29 @@ async def test_waiters_share_a_record() -> None:
     assert cursor.log.last_entry == before + 2
 
 
+async def test_who_waits_for_a_later_ack_is_not_told_by_an_earlier_write() -> None:
+    stage = Stage()
+    _, _, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 0)
+    await cursor.flush()
+    first: list[MagnetarError | None] = []
+    second: list[MagnetarError | None] = []
+    stage.bookie.hold = True
+    cursor.ack(ledger_id, 1)
+    cursor.when_durable(first.append)
+    await turns()
+    cursor.ack(ledger_id, 2)
+    cursor.when_durable(second.append)
+    await turns()
+    assert (first, second) == ([], [])
+    stage.bookie.release()
+    stage.bookie.hold = True
+    await turns()
+    assert (first, second) == ([None], [])
+    stage.bookie.release()
+    assert second == [None]
+
+
 async def test_nothing_to_write_is_durable_already() -> None:
     stage = Stage()
     _, ledger, cursor, _ = await start(stage)
@@ -214,6 +237,25 @@ async def test_a_seek_is_durable_and_undoes_acks() -> None:
     assert (cursor.backlog, cursor.read_position) == (0, (ledger_id, 20))
     await cursor.reset(Position(-1, -1))
     assert (cursor.backlog, cursor.read_position) == (20, (ledger_id, 0))
+
+
+async def test_acks_that_come_during_a_seek_count_from_there() -> None:
+    stage = Stage()
+    factory, _, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 3)
+    await cursor.flush()
+    stage.bookie.hold = True
+    cursor.ack(ledger_id, 5)
+    cursor.when_durable(lambda _error: None)
+    await turns()
+    seeking = asyncio.ensure_future(cursor.reset(Position(ledger_id, 0)))
+    await turns()
+    cursor.ack(ledger_id, 8)
+    stage.bookie.release()
+    await seeking
+    await factory.abandon()
+    cursor = await reopened(stage)
+    assert [e for e in range(20) if cursor.is_acked(ledger_id, e)] == [8]
 
 
 async def test_a_failed_write_is_made_good_in_a_new_ledger() -> None:
