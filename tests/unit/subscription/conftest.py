@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
 
 import pytest
 
@@ -102,6 +103,29 @@ class RecordingSink:
         return texts
 
 
+_consumer_ids = count(1)
+
+
+def new_consumer(
+    name: str,
+    sub_type: SubType,
+    *,
+    priority: int = 0,
+    key_shared: KeySharedSpec | None = None,
+    epoch: int | None = None,
+) -> tuple[Consumer, RecordingSink]:
+    spec = ConsumerSpec(
+        next(_consumer_ids),
+        name,
+        sub_type,
+        priority,
+        key_shared=key_shared,
+        consumer_epoch=epoch,
+    )
+    sink = RecordingSink()
+    return Consumer(spec, sink, SystemClock()), sink
+
+
 class Rig:
     """One topic and what hangs on it."""
 
@@ -113,7 +137,6 @@ class Rig:
         self.clock = SystemClock()
         self.tasks = TaskSet("test")
         self.published: list[tuple[int, int]] = []
-        self._consumer_ids = 0
 
     async def publish(self, *entries: bytes) -> list[tuple[int, int]]:
         """Appends the entries as one group, and waits until they are readable."""
@@ -129,12 +152,12 @@ class Rig:
         self.published += positions
         return positions
 
-    async def publish_texts(self, count: int, *, keys: int = 0) -> list[tuple[int, int]]:
+    async def publish_texts(self, number: int, *, keys: int = 0) -> list[tuple[int, int]]:
         start = len(self.published)
         return await self.publish(
             *[
                 entry_bytes(str(start + each), key=f"k{each % keys}" if keys else None)
-                for each in range(count)
+                for each in range(number)
             ]
         )
 
@@ -157,26 +180,7 @@ class Rig:
             tasks=self.tasks,
         )
 
-    def consumer(
-        self,
-        name: str,
-        sub_type: SubType,
-        *,
-        priority: int = 0,
-        key_shared: KeySharedSpec | None = None,
-        epoch: int | None = None,
-    ) -> tuple[Consumer, RecordingSink]:
-        self._consumer_ids += 1
-        spec = ConsumerSpec(
-            self._consumer_ids,
-            name,
-            sub_type,
-            priority,
-            key_shared=key_shared,
-            consumer_epoch=epoch,
-        )
-        sink = RecordingSink()
-        return Consumer(spec, sink, self.clock), sink
+    consumer = staticmethod(new_consumer)
 
     async def attach(
         self,
@@ -242,3 +246,8 @@ def make_entry() -> Callable[..., bytes]:
 @pytest.fixture
 def open_rig() -> Callable[..., AsyncIterator[Rig]]:
     return open_rig_with
+
+
+@pytest.fixture
+def make_consumer() -> Callable[..., tuple[Consumer, RecordingSink]]:
+    return new_consumer

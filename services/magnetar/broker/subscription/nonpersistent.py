@@ -72,8 +72,8 @@ class NonPersistentSubscription:
         if self.closed:
             raise ServiceNotReady("Subscription is fenced")
         wanted = consumer.spec.sub_type
-        if self.consumers:
-            check_type(self.type or wanted, wanted)
+        if self.consumers and self.type is not None:
+            check_type(self.type, wanted)
         if wanted is SubType.Exclusive:
             for other in list(self.consumers):
                 if not await other.sink.is_alive():

@@ -1,0 +1,122 @@
+"""Subscriptions of non-persistent topics."""
+
+import asyncio
+
+import pytest
+
+from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
+from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import ConsumerAssignError, ConsumerBusy, MetadataError, ServiceNotReady
+from magnetar.core.tasks import TaskSet
+
+
+@pytest.fixture
+def subscription():
+    return NonPersistentSubscription(
+        "non-persistent://public/default/t",
+        "s",
+        limits=SubscriptionLimits(),
+        clock=SystemClock(),
+        tasks=TaskSet("test"),
+    )
+
+
+@pytest.fixture
+def attach(subscription, make_consumer):
+    async def attach(name, sub_type, permits=100, **spec):
+        consumer, sink = make_consumer(name, sub_type, **spec)
+        await subscription.add_consumer(consumer)
+        subscription.flow(consumer, permits)
+        return consumer, sink
+
+    return attach
+
+
+async def test_what_has_no_permits_is_dropped_and_counted(subscription, attach, make_entry):
+    subscription.publish([make_entry("nobody", batch=3)])
+    consumer, sink = await attach("a", SubType.Exclusive, permits=3)
+    subscription.publish([make_entry(str(each)) for each in range(5)])
+    assert sink.texts == ["0", "1", "2"]
+    assert sink.positions == [(0, 0)] * 3
+    sink.writable = False
+    subscription.flow(consumer, 5)
+    subscription.publish([make_entry("full")])
+    assert subscription.dropped == 3 + 2 + 1
+    subscription._rated = (0, subscription.clock.monotonic() - 2)
+    subscription.update_rates()
+    stats = subscription.stats()
+    assert 2 < stats.msg_drop_rate <= 3
+    assert (stats.msg_out_counter, stats.type, stats.is_durable) == (3, "Exclusive", False)
+
+
+async def test_shared_goes_round_by_priority(subscription, attach, make_entry):
+    _, low = await attach("low", SubType.Shared, permits=3, priority=1)
+    _, first = await attach("a", SubType.Shared, permits=2)
+    _, second = await attach("b", SubType.Shared, permits=2)
+    subscription.publish([make_entry(str(each)) for each in range(8)])
+    assert (first.texts, second.texts) == (["0", "2"], ["1", "3"])
+    assert low.texts == ["4", "5", "6"]
+    assert subscription.dropped == 1
+
+
+async def test_failover_moves_on_at_once(subscription, attach, make_entry):
+    await attach("b", SubType.Failover)
+    await attach("a", SubType.Failover)
+    active = subscription.active
+    other = next(each for each in subscription.consumers if each is not active)
+    assert active.sink.active[-1] is True
+    subscription.publish([make_entry("1")])
+    subscription.remove_consumer(active)
+    assert other.sink.active[-1] is True
+    subscription.publish([make_entry("2")])
+    assert (active.sink.texts, other.sink.texts) == (["1"], ["2"])
+
+
+async def test_key_shared_keeps_keys_together(subscription, attach, make_entry):
+    _, first = await attach("a", SubType.Key_Shared)
+    _, second = await attach("b", SubType.Key_Shared)
+    subscription.publish([make_entry(str(each), key=f"k{each % 20}") for each in range(100)])
+    assert len(first.texts) + len(second.texts) == 100
+    assert not set(first.keys) & set(second.keys)
+    assert sum(len(each.key_hash_range_arrays) for each in subscription.stats().consumers) > 50
+
+
+async def test_refusals(subscription, attach, make_consumer):
+    first, sink = await attach("a", SubType.Exclusive)
+    with pytest.raises(ConsumerBusy, match="Exclusive consumer is already connected"):
+        await attach("b", SubType.Exclusive)
+    with pytest.raises(ConsumerBusy, match="Subscription is of different type"):
+        await attach("b", SubType.Shared)
+    sink.alive = False
+    second, _ = await attach("b", SubType.Exclusive)
+    assert subscription.consumers == [second]
+    with pytest.raises(MetadataError, match="Unconnected or shared consumer"):
+        subscription.unsubscribe(first)
+    subscription.remove_consumer(second)
+    sticky = KeySharedSpec(KeySharedMode.STICKY, ((1, 9),))
+    await attach("c", SubType.Key_Shared, key_shared=sticky)
+    with pytest.raises(ConsumerAssignError, match="Range conflict with consumer"):
+        await attach("d", SubType.Key_Shared, key_shared=sticky)
+    with pytest.raises(ConsumerBusy, match="key_shared mode of 'STICKY'"):
+        await attach("d", SubType.Key_Shared)
+    await subscription.close()
+    with pytest.raises(ServiceNotReady):
+        await attach("e", SubType.Shared)
+
+
+async def test_acks_and_redeliveries_are_taken_and_forgotten(subscription, attach):
+    consumer, sink = await attach("a", SubType.Shared)
+    answered = asyncio.get_running_loop().create_future()
+    subscription.ack_one(consumer, 0, 0)
+    subscription.ack(consumer, [(0, 0, None, 0)], False, answered.set_result)
+    assert answered.result() is None
+    subscription.redeliver(consumer, None, 4)
+    subscription.on_writable(consumer)
+    assert consumer.epoch == 4
+    subscription.topic_terminated()
+    subscription.topic_terminated()
+    assert sink.ended == 1
+    subscription.unsubscribe(consumer)
+    assert not subscription.is_connected
