@@ -6,8 +6,9 @@ away and built again.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
-from magnetar.bookie.api import BookieError, OnAdded
+from magnetar.bookie.api import Bookie, BookieError, OnAdded
 from magnetar.bookie.memory import MemoryBookie
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
@@ -109,19 +110,30 @@ class Appends:
         return self.results
 
 
-class Stage:
-    """See the module's text."""
+AnyBookie = TypeVar("AnyBookie", bound=Bookie)
 
-    def __init__(self) -> None:
+
+class StageOn(Generic[AnyBookie]):
+    """What survives a crash, with a bookie of any kind."""
+
+    def __init__(self, bookie: AnyBookie) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore()
-        self.bookie = FaultyBookie()
+        self.bookie = bookie
 
     def client(self) -> LedgerClient:
-        return LedgerClient(self.store, {"memory": self.bookie}, self.clock)
+        bookies = {self.bookie.identity.bookie_id: self.bookie}
+        return LedgerClient(self.store, bookies, self.clock)
 
     def factory(self, settings: ManagedLedgerSettings | None = None) -> ManagedLedgerFactory:
         return ManagedLedgerFactory(self.store, self.client(), self.clock, settings)
+
+
+class Stage(StageOn[FaultyBookie]):
+    """With a bookie that can be told to fail."""
+
+    def __init__(self) -> None:
+        super().__init__(FaultyBookie())
 
 
 async def write(writer: LedgerWriter, *entries: bytes) -> int:

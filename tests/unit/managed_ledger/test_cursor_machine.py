@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.unit.ledger.stage import NAME, Stage, publish, turns
+from tests.unit.ledger.stage import NAME, Stage, StageOn, publish, turns
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
@@ -31,6 +31,8 @@ from magnetar.managed_ledger.settings import ManagedLedgerSettings
 ALL = 0b111
 """Each entry is a batch of three messages."""
 
+BOUNDS = (cursor_log.LEDGER_BYTES_MIN, cursor_log.DELTAS_BYTES_MIN)
+
 Result = TypeVar("Result")
 
 
@@ -40,7 +42,7 @@ class CursorMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.stage = Stage()
+        self.stage: StageOn[Any] = Stage()
         self.left: dict[Position, int] = {}
         self.promised: dict[Position, int] = {}
         self.factory: ManagedLedgerFactory
@@ -59,8 +61,13 @@ class CursorMachine(RuleBasedStateMachine):
         return self.run(call())
 
     def teardown(self) -> None:
+        cursor_log.LEDGER_BYTES_MIN, cursor_log.DELTAS_BYTES_MIN = BOUNDS  # type: ignore[misc]
         self.run(self.factory.abandon())
+        self.run(self.stage.bookie.close())
         self.runner.close()
+
+    async def cut_power(self, seed: int) -> None:
+        """What a crash does to the bookie: to one in memory, nothing."""
 
     async def open(self) -> None:
         self.factory = self.stage.factory(
@@ -152,8 +159,8 @@ class CursorMachine(RuleBasedStateMachine):
         for place in gone:
             del self.left[place], self.promised[place]
 
-    @rule(steps=st.integers(0, 12), waiting=st.booleans())
-    def crash(self, steps: int, waiting: bool) -> None:
+    @rule(steps=st.integers(0, 12), waiting=st.booleans(), seed=st.integers(0, 1 << 16))
+    def crash(self, steps: int, waiting: bool, seed: int) -> None:
         told: list[MagnetarError | None] = []
 
         async def crash() -> None:
@@ -161,6 +168,7 @@ class CursorMachine(RuleBasedStateMachine):
                 self.cursor.when_durable(told.append)
             await turns(steps)
             await self.factory.abandon()
+            await self.cut_power(seed)
 
         self.run(crash())
         if told == [None]:
@@ -191,6 +199,7 @@ class CursorMachine(RuleBasedStateMachine):
         if not hasattr(self, "cursor"):
             return
         cursor, left = self.cursor, self.left
+        assert self.ledger.entries_total == len(left), "entries are lost"
         assert {place: self.found(place) for place in left} == left
         assert cursor.backlog == sum(1 for bits in left.values() if bits)
         unacked = [place for place in sorted(left) if left[place]]
