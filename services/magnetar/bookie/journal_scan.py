@@ -221,7 +221,8 @@ class JournalScan:
         wanted = marks.tails[-length % codec.ALIGNMENT]
         at = window.at(offset, len(wanted))
         tail = window.data[at : at + len(wanted)]
-        if tail != wanted and tail.strip(b"\0"):
+        # Cut short, it was torn.
+        if not wanted.startswith(tail.rstrip(b"\0")):
             end = offset + len(tail)
             self._add_bad(path, file_id, offset, end, "padding or mark is bad", found.record)
             self.bad[-1].harmless = True
