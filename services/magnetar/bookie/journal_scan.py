@@ -174,7 +174,7 @@ class JournalScan:
                 continue
             next_offset = self._resync(file_id, window, offset, marks)
             if next_offset is None:
-                self._tail(path, file_id, window, offset, found, was_zeros)
+                self._tail(path, file_id, window, offset, found, marks, was_zeros)
                 return
             self._add_bad(path, file_id, offset, next_offset, *found)
             at = window.at(next_offset, codec.HEAD_BYTES)
@@ -267,21 +267,27 @@ class JournalScan:
         window: _Window,
         offset: int,
         found: "tuple[str, Record | None]",
+        marks: FileMarks,
         was_zeros: bool,
     ) -> None:
         """What is behind a file's last valid record: zeros, an old life, or something bad."""
         reason, record = found
         if record is None and not was_zeros:
             return
-        end = offset + record.size if record is not None else offset + codec.HEAD_BYTES
-        complete = end <= window.size
+        end = offset + (record.size if record is not None else CHUNK_BYTES)
         end = min(end, window.size)
         at = window.at(offset, end - offset)
         data = window.data[at : at + end - offset]
+        if record is None:
+            # How long it was is not known, but a whole record ends with the mark.
+            data = data[: data.rfind(marks.mark) + codec.MARK_BYTES]
+            data = data if len(data) > codec.HEAD_BYTES else window.data[at : at + codec.HEAD_BYTES]
+            end = offset + len(data)
         if not data.strip(b"\0"):
             return
         self._add_bad(path, file_id, offset, end, reason, record)
-        self.bad[-1].looks_complete = was_zeros and complete and not _has_unwritten(data, offset)
+        complete = data.endswith(marks.mark) and not _has_unwritten(data, offset)
+        self.bad[-1].looks_complete = was_zeros and complete
 
     def _add_bad(
         self,
@@ -296,8 +302,7 @@ class JournalScan:
 
 
 def _has_unwritten(data: bytes, offset: int) -> bool:
-    """Whether the part of some sector in `data`, or its end, is zeros: as a torn write leaves."""
+    """Whether the part of some sector in `data` is zeros, as a torn write leaves it."""
     cuts = [0, *range(-offset % SECTOR_BYTES, len(data), SECTOR_BYTES), len(data)]
-    pieces = [data[start:stop] for start, stop in pairwise(cuts) if start < stop]
-    pieces.append(data[-codec.MARK_BYTES :])
+    pieces = (data[start:stop] for start, stop in pairwise(cuts) if start < stop)
     return not all(piece.strip(b"\0") for piece in pieces)
