@@ -51,6 +51,12 @@ class Answer:
         assert self.code == 1, self.out
         assert reason in self.err
 
+    def not_deleted(self, reason: str) -> None:
+        """Deleting topics prints what failed and ends well all the same."""
+        assert self.code == 0, self.err
+        assert "Failed to delete topic" in self.out
+        assert reason in self.out
+
 
 Run = Callable[..., Answer]
 
@@ -87,7 +93,6 @@ def test_clusters_and_brokers(run: Run, server: ServerAddress) -> None:
     run("clusters", "delete", "second").done()
     assert run("brokers", "healthcheck").text() == "ok"
     (broker,) = run("brokers", "list", cluster).lines()
-    assert run("brokers", "list").lines() == [broker]
     leader = run("brokers", "leader-broker").json()
     assert leader == {"serviceUrl": server.http_url, "brokerId": broker}
 
@@ -142,16 +147,16 @@ def test_topics(run: Run, names: Names) -> None:
     assert run("topics", "get-partitioned-topic-metadata", parts).json()["partitions"] == 4
     run("topics", "update-partitioned-topic", parts, "-p", 3).refused("less than the current")
     run("topics", "update-properties", plain, "-p", "a=1", "-p", "b=2").done()
-    assert run("topics", "get-properties", plain).json() == {"a": "1", "b": "2"}
+    assert run("topics", "get-properties", plain).lines() == ["a", "1", "b", "2"]
     run("topics", "remove-properties", plain, "-k", "a").done()
-    assert run("topics", "get-properties", plain).json() == {"b": "2"}
+    assert run("topics", "get-properties", plain).lines() == ["b", "2"]
     run("topics", "unload", plain).done()
     run("topics", "unload", names.topic("none")).refused("not found")
-    run("topics", "delete", parts).refused("is a partitioned topic")
+    run("topics", "delete", parts).not_deleted("is a partitioned topic")
     run("topics", "delete-partitioned-topic", plain).refused("is a non-partitioned topic")
     run("topics", "delete-partitioned-topic", parts).done()
     run("topics", "delete", plain).done()
-    run("topics", "delete", plain).refused("not found")
+    run("topics", "delete", plain).not_deleted("not found")
     assert run("topics", "list", names.path).lines() == []
 
 
@@ -176,10 +181,7 @@ def test_stats(run: Run, client: pulsar.Client, names: Names) -> None:
     last = f"{ids[-1].ledger_id()}:{ids[-1].entry_id()}"
     assert (internal["numberOfEntries"], internal["lastConfirmedEntry"]) == (5, last)
     assert "ledgers" in run("topics", "info-internal", plain).json()
-    assert (
-        last in run("topics", "last-message-id", plain).text().replace(" ", "")
-        or run("topics", "last-message-id", plain).json()["entryId"] == ids[-1].entry_id()
-    )
+    assert run("topics", "last-message-id", plain).json()["entryId"] == ids[-1].entry_id()
     run("topics", "stats", names.topic("none")).refused("not found")
     run("topics", "create-partitioned-topic", parts, "-p", 2).done()
     send_all(client.create_producer(parts), numbered(4))
@@ -234,7 +236,7 @@ def test_deleting_what_is_in_use(
     for _ in range(2):
         consumer.acknowledge(consumer.receive(5000))
     await_backlog(admin, topic, "sub")
-    run("topics", "delete", topic).refused("clients connected")
+    run("topics", "delete", topic).not_deleted("clients connected")
     consumer.close()
     run("topics", "delete", topic, "--force").done()
     run("topics", "stats", topic).refused("not found")
