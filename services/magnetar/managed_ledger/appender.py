@@ -19,7 +19,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from magnetar.bookie.api import LedgerFenced
 from magnetar.core.errors import MagnetarError, PersistenceError, TopicTerminated
@@ -65,20 +65,20 @@ class AppenderOwner(Protocol):
         """Where to cache entries of the newest ledger, from this one on."""
 
 
-class _Group(NamedTuple):
-    """Entries on their way; `refusal` instead of entries for one that only holds its place."""
+_Group = tuple[list[bytes], int, OnAppended, MagnetarError | None]
+"""Entries on their way, their bytes, whom to tell; with an error, one that only holds its place.
 
-    entries: list[bytes]
-    size: int
-    on_appended: OnAppended
-    refusal: MagnetarError | None
+A plain tuple: there is one for every unbatched message.
+"""
 
 
 class Appender:
     """See the module's text. All methods belong to the event loop's thread."""
 
     __slots__ = (
+        "_bytes_max",
         "_context",
+        "_entries_max",
         "_info",
         "_loop",
         "_name",
@@ -94,6 +94,7 @@ class Appender:
         "_run",
         "_sent",
         "_sent_bytes",
+        "_sent_entries",
         "caching",
         "error",
         "index",
@@ -120,6 +121,9 @@ class Appender:
         self._sent: deque[_Group] = _NOTHING
         self._queued: deque[_Group] = _NOTHING
         self._sent_bytes = 0
+        self._sent_entries = 0
+        self._entries_max = context.settings.rollover_entries_max
+        self._bytes_max = context.settings.rollover_bytes_max
         self._queued_bytes = 0
         self._refused = 0
         self._replays = 0
@@ -146,42 +150,36 @@ class Appender:
         """
         if self.error is not None:
             self._refuse(on_appended, self.error)
-        elif self.writer is None or self._rolling is not None or self._due(self.writer):
+        elif self.writer is None or self._rolling is not None or self._due():
             self._queue(entries, on_appended)
         else:
             size = self.writer.append(entries, self._appended)
-            self._sent.append(_Group(entries, size, on_appended, None))
+            self._sent.append((entries, size, on_appended, None))
             self._sent_bytes += size
+            self._sent_entries += len(entries)
 
-    def _due(self, writer: LedgerWriter) -> bool:
+    def _due(self) -> bool:
         """Whether the ledger is to be closed before it takes another group."""
-        if not writer.next_entry:
-            return False
         now = self._context.clock.monotonic()
-        if now >= self._roll_at:
-            return True
-        settings = self._context.settings
-        full = (
-            writer.next_entry >= settings.rollover_entries_max
-            or self._sent_bytes >= settings.rollover_bytes_max
-        )
-        return full and now >= self._roll_from
+        if self._sent_entries >= self._entries_max or self._sent_bytes >= self._bytes_max:
+            return now >= self._roll_from
+        return now >= self._roll_at and self._sent_entries > 0
 
     def _appended(self, first_entry: int, error: MagnetarError | None) -> None:
         if error is not None:
             self._failed(error)
             return
-        group = self._sent.popleft()
-        info, entries = self._info, group.entries
+        entries, size, on_appended, _ = self._sent.popleft()
+        info = self._info
         assert info is not None  # noqa: S101  (set with the writer that calls back)
-        self.index.grow(info, len(entries), group.size)
+        self.index.grow(info, len(entries), size)
         if self.caching:
             run = self._run
             if run is None or run.next_entry != first_entry:
                 self._run = run = self._owner.run_of(info.ledger_id, first_entry)
-            self._context.cache.add(run, entries, group.size)
+            self._context.cache.add(run, entries, size)
         self._replays = 0
-        group.on_appended(info.ledger_id, first_entry, None)
+        on_appended(info.ledger_id, first_entry, None)
         if self._refused:
             self._answer_refused()
         if self.listeners and not self._notifying:
@@ -208,7 +206,7 @@ class Appender:
             return
         if self._queued is _NOTHING:
             self._queued = deque()
-        self._queued.append(_Group(entries, size, on_appended, None))
+        self._queued.append((entries, size, on_appended, None))
         self._queued_bytes += size
         self._start_rolling()
 
@@ -216,27 +214,30 @@ class Appender:
         """Answers with the error, after the groups that came before."""
         line = self._queued or self._sent
         if line:
-            line.append(_Group([], 0, on_appended, error))
+            line.append(([], 0, on_appended, error))
             if line is self._sent:
                 self._refused += 1
         else:
             self._loop.call_soon(on_appended, -1, -1, error)
 
     def _answer_refused(self) -> None:
-        while self._sent and self._sent[0].refusal is not None:
-            group = self._sent.popleft()
+        while self._sent and self._sent[0][3] is not None:
+            _, _, on_appended, error = self._sent.popleft()
             self._refused -= 1
-            group.on_appended(-1, -1, group.refusal)
+            on_appended(-1, -1, error)
 
     def _send_queued(self) -> None:
         """Sends what waits, up to where the ledger is due again."""
         writer = self.writer
-        while self._queued and writer is not None and not self._due(writer):
+        while self._queued and writer is not None and not self._due():
             group = self._queued.popleft()
-            self._queued_bytes -= group.size
+            entries, size, _, refusal = group
+            self._queued_bytes -= size
             self._sent.append(group)
-            if group.refusal is None:
-                self._sent_bytes += writer.append(group.entries, self._appended)
+            if refusal is None:
+                writer.append(entries, self._appended)
+                self._sent_bytes += size
+                self._sent_entries += len(entries)
             else:
                 self._refused += 1
         self._answer_refused()
@@ -249,8 +250,8 @@ class Appender:
         self._queued_bytes = self._refused = 0
         if self.writer is not None:
             self.writer.fail(error)  # so that it never calls back for what is answered here
-        for group in groups:
-            group.on_appended(-1, -1, group.refusal or error)
+        for _, _, on_appended, refusal in groups:
+            on_appended(-1, -1, refusal or error)
 
     def _failed(self, error: MagnetarError) -> None:
         """The ledger failed: all that was sent failed with it, and comes before what waits.
@@ -264,7 +265,7 @@ class Appender:
             return
         log.warning("append failed", managed_ledger=self._name, error=str(error))
         self._queued = deque([*self._sent, *self._queued])
-        self._queued_bytes = sum(group.size for group in self._queued)
+        self._queued_bytes = sum(size for _, size, _, _ in self._queued)
         self._sent = deque()
         self._refused = 0
         self._replays += 1
@@ -321,7 +322,7 @@ class Appender:
         writer = await self._owner.create_ledger()
         self._info = self.index.get(writer.ledger_id)
         self.writer = writer
-        self._sent_bytes = 0
+        self._sent_bytes = self._sent_entries = 0
         if self._sent is _NOTHING:
             self._sent = deque()
         settings, now = self._context.settings, self._context.clock.monotonic()

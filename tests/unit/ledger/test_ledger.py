@@ -113,9 +113,12 @@ async def test_after_one_failure_everything_fails_and_the_ledger_ends_before_it(
     await write(writer, b"kept")
     stage.bookie.refuse = lambda _ledger, ids: 1 in ids
     seen: list[tuple[int, MagnetarError | None]] = []
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: unhandled.append(what))
     for data in (b"refused", b"stored all the same"):
         writer.append([data], lambda first, error: seen.append((first, error)))
     await turns()
+    assert unhandled == []
     assert [first for first, _ in seen] == [-1, -1]
     assert all(isinstance(error, BookieError) for _, error in seen)
     with pytest.raises(BookieError, match="refused"):

@@ -117,6 +117,18 @@ async def test_who_waits_for_a_later_ack_is_not_told_by_an_earlier_write() -> No
     assert second == [None]
 
 
+async def test_who_comes_while_the_first_ledger_is_made_is_told_too() -> None:
+    stage = Stage()
+    _, _, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 1)
+    told: list[int] = []
+    for number in range(4):
+        cursor.when_durable(lambda _error, number=number: told.append(number))  # type: ignore[misc]
+        await turns(1)
+    await turns(20)
+    assert told == [0, 1, 2, 3]
+
+
 async def test_nothing_to_write_is_durable_already() -> None:
     stage = Stage()
     _, ledger, cursor, _ = await start(stage)
