@@ -69,7 +69,7 @@ async def start(settings: StandaloneSettings) -> Standalone:
         await service.start(binary, service_url=service_url, http_url=http_url)
         admin = AdminServer()
         opened.push_async_callback(admin.stop)
-        await admin.start(service, settings.host, settings.http_port, http)
+        await admin.start(service, settings.host, settings.http_port, http, bookies=[bookie])
         await admin.ready()
         return Standalone(service, bookie, service_url, http_url, opened.pop_all())
 

@@ -42,11 +42,19 @@ class EmbeddedServer(uvicorn.Server):
             timeout_graceful_shutdown=GRACE_S,
         )
         config.load()
-        # Its "Started server process" says nothing that the process has not said itself.
-        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         super().__init__(config)
         self._stopping = stopping
         self._ready = ready
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        # "Started server process" says nothing that this process has not said itself.
+        logger = logging.getLogger("uvicorn.error")
+        level = logger.level
+        logger.setLevel(logging.WARNING)
+        try:
+            await super().serve(sockets)
+        finally:
+            logger.setLevel(level)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ FUNCTIONS_STATUS: Final = 409
 """Pulsar's own status where its function worker is off; tools expect it."""
 
 _FUNCTIONS = re.compile(r"/admin/v[23]/(functions|function|sinks|sink|sources|source|worker)")
+_POLICY = re.compile(r"/admin/v2/(namespaces|persistent|non-persistent)/[^/]+/.+/(\w+)$")
 _PARTS: Final = (
     (re.compile(r"/admin/v3/packages"), "Packages are"),
     (re.compile(r"/admin/v3/transactions"), "Transactions are"),
@@ -32,6 +33,8 @@ def refusal(method: str, path: str, status: int, allowed: str) -> tuple[int, str
             f"Pulsar Function Worker is not enabled: functions and IO connectors ({found[1]}) "
             "are not offered"
         )
+    if status == 405 and allowed == "GET" and (found := _POLICY.match(path)):
+        return 405, f"{found[2]} cannot be changed yet; offered: GET"
     if status == 405 and allowed:
         return 405, f"{method} is not offered on {path}; offered: {allowed}"
     for pattern, what in _PARTS:

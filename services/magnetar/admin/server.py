@@ -11,6 +11,7 @@ one place for signals, and an idle broker should sleep.
 
 import asyncio
 import contextlib
+import gc
 import socket
 import time
 from collections.abc import Sequence
@@ -141,4 +142,7 @@ def _load(
     from magnetar.admin.metrics.page import MetricsPage
 
     page = MetricsPage(service, bookies)
-    return EmbeddedServer(create_app(service, page), stopping, ready), page
+    server = EmbeddedServer(create_app(service, page), stopping, ready)
+    # What was imported stays: the collector need not look through it, which would hold up the loop.
+    gc.freeze()
+    return server, page

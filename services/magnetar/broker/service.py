@@ -205,13 +205,13 @@ class BrokerService:
                 session.link.ping()
 
     async def _renew_rates(self) -> None:
-        now_s = self.clock.monotonic()
         for topic in self.topics:
             if topic.counters.messages_in or topic.counters.message_rate_in:
                 topic.counters.renew_rates(RATE_PERIOD_S)
+            for producer in topic.producers:
+                producer.renew_rates(RATE_PERIOD_S)
             for subscription in topic.subscriptions.values():
-                for consumer in subscription.consumers:
-                    consumer.rates.update(consumer, now_s)
+                subscription.update_rates()
 
     async def _trim(self) -> None:
         for topic in self.topics:

@@ -330,3 +330,12 @@ async def test_key_value_schemas_are_one_json_text(admin: Admin) -> None:
     assert (await admin.call("GET", path)).json()["data"] == text
     for bad in ("{", "[]", '{"key": 1}'):
         assert (await admin.call("POST", path, {**body, "schema": bad})).status_code == 422
+
+
+async def test_rates_of_producers_and_topics(admin: Admin) -> None:
+    producer = await admin.producer()
+    await admin.publish([b"x"] * 5, producer=producer)
+    await admin.service._renew_rates()
+    stats = (await admin.call("GET", "~/persistent/t1/n1/a/stats")).json()
+    assert stats["msgRateIn"] == stats["publishers"][0]["msgRateIn"] == 0.5
+    assert stats["msgThroughputIn"] == stats["publishers"][0]["msgThroughputIn"] > 0

@@ -34,6 +34,8 @@ def publisher_stats(producer: Producer) -> PublisherStats:
     """What is known of a producer now."""
     return PublisherStats(
         access_mode=ACCESS_MODES[producer.access_mode],
+        msg_rate_in=producer.message_rate_in,
+        msg_throughput_in=producer.bytes_rate_in,
         average_msg_size=(
             producer.bytes_in / producer.messages_in if producer.messages_in else 0.0
         ),

@@ -60,13 +60,17 @@ class Producer:
     """One producer of one connection."""
 
     __slots__ = (
+        "_bytes_before",
+        "_messages_before",
         "access_mode",
         "bytes_in",
+        "bytes_rate_in",
         "closed",
         "connected_since_ms",
         "entries_in",
         "epoch",
         "generated_name",
+        "message_rate_in",
         "messages_in",
         "metadata",
         "name",
@@ -109,7 +113,18 @@ class Producer:
         self.messages_in = 0
         self.entries_in = 0
         self.bytes_in = 0
+        self.message_rate_in = 0.0
+        self.bytes_rate_in = 0.0
+        self._messages_before = 0
+        self._bytes_before = 0
         self.pending_runs = 0
+
+    def renew_rates(self, period_s: float) -> None:
+        """Call once per period."""
+        self.message_rate_in = (self.messages_in - self._messages_before) / period_s
+        self.bytes_rate_in = (self.bytes_in - self._bytes_before) / period_s
+        self._messages_before = self.messages_in
+        self._bytes_before = self.bytes_in
 
     def succeeds(self, other: "Producer") -> bool:
         """Whether this is a newer life of `other`: the same client recreated it."""
