@@ -3,10 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.dispatch import replay
+from magnetar.broker.dispatch import replay, waiting
 from magnetar.broker.dispatch.replay import RedeliveryCounts, ReplaySet
 from magnetar.broker.dispatch.replay_reader import adjacent_run
-from magnetar.broker.dispatch.waiting import WaitingLines
+from magnetar.broker.dispatch.waiting import KeptEntries, WaitingLines
+from magnetar.managed_ledger.entry import Entry
 
 positions = st.tuples(st.integers(1, 2), st.integers(0, 30))
 
@@ -95,3 +96,19 @@ def test_dropping_what_was_skipped():
 def test_adjacent_positions_are_read_together():
     assert adjacent_run([(1, 3), (1, 4), (1, 5), (1, 7), (2, 0)]) == ((1, 3), 3)
     assert adjacent_run([(1, 3), (2, 4)]) == ((1, 3), 1)
+
+
+def test_kept_entries_are_bounded():
+    kept = KeptEntries()
+    entry = Entry(1, 0, b"x" * 10_000)
+    for entry_id in range(1_000):
+        kept.keep((1, entry_id), entry, 1)
+    number = sum((1, entry_id) in kept for entry_id in range(1_000))
+    assert number * len(entry.data) <= waiting.KEPT_BYTES_MAX
+    assert number > 90
+    kept.drop_up_to((1, 49))
+    assert kept.take((1, 49)) is None
+    assert kept.take((1, 50)) == (entry, 1)
+    for entry_id in range(1_000):
+        kept.take((1, entry_id))
+    assert kept._bytes == 0

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from magnetar.broker.subscription.limits import SubscriptionLimits
-from magnetar.broker.subscription.spec import SubType
+from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
 from magnetar.core.errors import ConsumerBusy, MagnetarError, MetadataError
 from magnetar.core.ids import LATEST, Position
 
@@ -283,3 +283,26 @@ async def test_close_sends_everyone_away(rig):
     other, _ = rig.consumer("b", EXCLUSIVE)
     with pytest.raises(MagnetarError, match="Subscription is fenced"):
         await subscription.add_consumer(other)
+
+
+async def test_a_reader_of_key_ranges_gets_no_other_keys(rig):
+    await rig.publish_texts(100, keys=50)
+    got = []
+    for ranges in (((0, 30_000),), ((30_001, 65_535),)):
+        subscription = await rig.subscription(str(ranges))
+        policy = KeySharedSpec(KeySharedMode.STICKY, ranges)
+        _, sink = await rig.attach(subscription, "a", EXCLUSIVE, key_shared=policy)
+        got.append(sink)
+    assert sorted(got[0].texts + got[1].texts, key=int) == [str(each) for each in range(100)]
+    assert not set(got[0].keys) & set(got[1].keys)
+
+
+async def test_a_batch_of_no_messages_counts_as_one(rig, make_entry):
+    positions = await rig.publish(make_entry("0", batch=0), make_entry("1", batch=-4))
+    for number, sub_type in enumerate(SubType):
+        subscription = await rig.subscription(f"s{number}")
+        consumer, sink = await rig.attach(subscription, "a", sub_type, permits=10)
+        assert (sink.texts, consumer.permits) == (["0", "1"], 8)
+        for position in positions:
+            subscription.ack_one(consumer, *position)
+        assert (consumer.unacked, subscription.cursor.backlog) == (0, 0)

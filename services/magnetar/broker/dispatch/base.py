@@ -29,7 +29,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
-TURN_ENTRIES_MAX: Final = 1_000
+TURN_ENTRIES_MAX: Final = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ gone (PIP-379). Meanwhile its later entries wait in line, and so do those of a c
 permits; everybody else's go on.
 
 Look-ahead: at most `look_ahead_per_consumer` times the consumers, and `look_ahead_per_subscription`
-positions wait; then nothing more is read until some can go. Only positions are kept: entries are
-read again, mostly from the cache.
+positions wait; then nothing more is read until some can go. The entries of some of them are kept
+(`KeptEntries`), those of the others are read again.
 
 What costs on the hot path: the hash of the key, one lookup of its owner, one of the line it may
 have. Draining costs nothing while nothing drains: what drains is counted from the outstanding
@@ -27,7 +27,7 @@ from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.dispatch.replay import PositionPair
 from magnetar.broker.dispatch.replay_reader import REPLAY_READ_ENTRIES_MAX
 from magnetar.broker.dispatch.selector import RingSelector, Selector, new_selector
-from magnetar.broker.dispatch.waiting import WaitingLines
+from magnetar.broker.dispatch.waiting import KeptEntries, WaitingLines
 from magnetar.broker.subscription.admission import check_key_shared
 from magnetar.broker.subscription.consumer import HASH_MASK, Consumer
 from magnetar.broker.subscription.sink import Delivery
@@ -67,6 +67,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self.drained_total: dict[Consumer, int] = {}
         self.waiting = WaitingLines()
         self._being_read: dict[PositionPair, int] = {}
+        self._kept = KeptEntries()
 
     # -- consumers
 
@@ -166,14 +167,16 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             count, key = count_and_key(entry)
             sticky_hash = hash_of(key)
             owner = select(sticky_hash)
-            if owner is None or owner not in out or sticky_hash in by_hash:
-                if waiting.park((entry.ledger_id, entry.entry_id), sticky_hash):
-                    self._line_up(sticky_hash)
-            elif draining and sticky_hash in draining:
-                draining[sticky_hash].blocked_attempts += 1
-                waiting.park((entry.ledger_id, entry.entry_id), sticky_hash)
-            else:
+            drain = draining.get(sticky_hash) if draining else None
+            if drain is None and owner is not None and owner in out and sticky_hash not in by_hash:
                 self._give(owner, entry, count, sticky_hash, 0, out, full)
+                continue
+            if drain is not None:
+                drain.blocked_attempts += 1
+            position = (entry.ledger_id, entry.entry_id)
+            if waiting.park(position, sticky_hash) and drain is None:
+                waiting.line_up(sticky_hash, owner)
+            self._kept.keep(position, entry, count)
         return done
 
     def _hand_out_waiting(
@@ -192,19 +195,20 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                     break
                 dealt += 1
                 position, sticky_hash = head
+                kept = self._kept.take(position)
                 if self.cursor.is_acked(*position):
                     self._next_in_line(sticky_hash)
                     continue
-                entry = self.replays.take(position)
-                if entry is not None:
+                if kept is None and (entry := self.replays.take(position)) is not None:
+                    kept = entry, count_and_key(entry)[0]
+                if kept is not None:
                     self._next_in_line(sticky_hash)
-                    count, _ = count_and_key(entry)
                     times = self.counts.of(position)
-                    self._give(consumer, entry, count, sticky_hash, times, out, full)
+                    self._give(consumer, *kept, sticky_hash, times, out, full)
                 else:
                     # Off the heap until it is read; `_replays_read` lines it up again.
                     ahead = self.waiting.behind_head(sticky_hash, SAME_HASH_READ_AHEAD)
-                    for wanted in (position, *ahead):
+                    for wanted in (position, *(each for each in ahead if each not in self._kept)):
                         self._being_read[wanted] = sticky_hash
                         to_read.append(wanted)
                     if len(to_read) >= REPLAY_READ_ENTRIES_MAX:
@@ -279,6 +283,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _forget_replay_up_to(self, position: PositionPair) -> None:
         self.waiting.drop_up_to(position)
+        self._kept.drop_up_to(position)
         self._being_read = {
             known: sticky_hash
             for known, sticky_hash in self._being_read.items()
@@ -289,6 +294,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def _clear_replay(self) -> None:
         self.waiting.clear()
         self._being_read.clear()
+        self._kept.clear()
         self.draining.clear()
 
     # -- what is inside

@@ -13,7 +13,7 @@ from magnetar.wire.framing import MalformedEntry
 def message_count(entry: Entry) -> int:
     """Messages in the entry: 1 unless it is a batch."""
     try:
-        return parse_metadata(entry.data).num_messages_in_batch
+        return max(parse_metadata(entry.data).num_messages_in_batch, 1)
     except MalformedEntry:
         return 1
 
@@ -26,7 +26,7 @@ def count_and_chunk(entry: Entry) -> tuple[int, Chunk | None]:
         return 1, None
     chunks = metadata.num_chunks_from_msg
     if chunks <= 1:
-        return metadata.num_messages_in_batch, None
+        return max(metadata.num_messages_in_batch, 1), None
     return 1, Chunk(metadata.uuid, metadata.chunk_id >= chunks - 1)
 
 
@@ -42,7 +42,7 @@ def count_and_key(entry: Entry) -> tuple[int, bytes]:
     key = sticky_key(metadata)
     if key is None:
         key = f"{metadata.producer_name}-{metadata.sequence_id}".encode()
-    return metadata.num_messages_in_batch, key
+    return max(metadata.num_messages_in_batch, 1), key
 
 
 def sticky_key_of(entry: Entry) -> bytes:

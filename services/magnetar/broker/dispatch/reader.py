@@ -127,13 +127,13 @@ class EntryReader:
                 self._fetch()
             return entries
         if self._task is not None:
-            return buffer
+            return []
         entries_max = min(entries_max, self._limits.read_entries_max)
         position = self._cursor.read_position
         found = self._ledger.read_cached(position, entries_max, self._limits.read_bytes_max)
         if found is None:
             self._fetch()
-            return buffer
+            return []
         if found:
             self._advance(found[-1])
         return found

@@ -4,14 +4,22 @@ For each hash that has any, its positions stand in a line, ascending; nothing of
 overtake them. A hash is *lined up* at the consumer that may have it now: each consumer's heap holds
 the heads of its hashes, so that the oldest goes first and a hash that must wait costs the others
 nothing. Heap items whose head has changed are stale, and are passed over when they surface.
+
+`KeptEntries` spares reading again what waits: entries of at most `KEPT_BYTES_MAX` bytes.
 """
 
 from collections import deque
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from typing import Final
 
 from magnetar.broker.dispatch.replay import PositionPair
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.managed_ledger.entry import Entry
+
+KEPT_BYTES_MAX: Final = 1 << 20
+KEPT_OVERHEAD_BYTES: Final = 300
+"""What a kept entry takes besides its bytes: the objects and their places in two dicts."""
 
 
 class WaitingLines:
@@ -96,3 +104,35 @@ class WaitingLines:
         self.by_hash.clear()
         self._heaps.clear()
         self._count = 0
+
+
+class KeptEntries:
+    """Entries of waiting positions, each with its number of messages; a bounded number of bytes."""
+
+    def __init__(self) -> None:
+        self._entries: dict[PositionPair, tuple[Entry, int]] = {}
+        self._bytes = 0
+
+    def __contains__(self, position: PositionPair) -> bool:
+        return position in self._entries
+
+    def keep(self, position: PositionPair, entry: Entry, messages: int) -> None:
+        """Keeps the entry, where there is room."""
+        if self._bytes < KEPT_BYTES_MAX:
+            self._entries[position] = (entry, messages)
+            self._bytes += len(entry.data) + KEPT_OVERHEAD_BYTES
+
+    def take(self, position: PositionPair) -> tuple[Entry, int] | None:
+        """The entry and its messages, if it was kept; it is kept no longer."""
+        kept = self._entries.pop(position, None) if self._entries else None
+        if kept is not None:
+            self._bytes -= len(kept[0].data) + KEPT_OVERHEAD_BYTES
+        return kept
+
+    def drop_up_to(self, position: PositionPair) -> None:
+        for known in [each for each in self._entries if each <= position]:
+            self.take(known)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._bytes = 0

@@ -133,6 +133,7 @@ class PersistentSubscription:
                     self.dispatcher.close()
                 self.dispatcher = dispatcher
             dispatcher.add_consumer(consumer)
+            self.cursor.last_active_ms = self.clock.now_ms()
 
     async def _evict_dead(self, dispatcher: Dispatcher) -> None:
         """Lets a new exclusive consumer in where the old one's connection turns out to be dead."""
@@ -145,6 +146,7 @@ class PersistentSubscription:
         if self.dispatcher is not None and consumer in self.dispatcher.consumers:
             self._gone.add(consumer)
             self.dispatcher.remove_consumer(consumer)
+            self.cursor.last_active_ms = self.clock.now_ms()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """FLOW: the consumer has room for so many more messages."""
