@@ -25,6 +25,7 @@ from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
 from magnetar.managed_ledger.index import LedgerIndex
+from magnetar.managed_ledger.record import NO_LEDGER
 
 FLUSH_TIMEOUT_S: Final = 30.0
 RANGES_SHOWN_MAX: Final = 1_000
@@ -75,8 +76,12 @@ class Cursor(AckState):
             {} if cursor_log is None else (cursor_log.record.properties)
         )
         self.read_position = index.next_position(*mark_delete)
+        # Of a cursor with a ledger it is not known when it was used last: then it counts as used
+        # now, so that nobody takes it for abandoned.
         self.last_active_ms = (
-            context.clock.now_ms() if cursor_log is None else cursor_log.record.last_active_ms
+            cursor_log.record.last_active_ms
+            if cursor_log is not None and cursor_log.ledger_id == NO_LEDGER
+            else context.clock.now_ms()
         )
         self.pending_read_ops = 0
         self._owner = owner

@@ -428,6 +428,21 @@ async def test_cursors_begin_where_they_are_told() -> None:
     assert [ledger.cursors[f"d{n}"].backlog for n in range(4)] == [7, 0, 4, 1]
 
 
+async def test_a_cursor_does_not_look_older_than_its_last_use() -> None:
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage)
+    await ledger.open_cursor("never used")
+    created_ms = stage.clock.now_ms()
+    stage.clock.advance(1000)
+    cursor.ack(ledger_id, 3)
+    await cursor.flush()
+    stage.clock.advance(1000)
+    await factory.close()
+    cursors = (await stage.factory().open(NAME)).cursors
+    assert cursors["never used"].last_active_ms == created_ms
+    assert cursors["sub"].last_active_ms >= created_ms + 1000
+
+
 async def test_cursor_properties_and_deletion() -> None:
     stage = Stage()
     factory, ledger, cursor, ledger_id = await start(stage)
