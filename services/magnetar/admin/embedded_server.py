@@ -29,7 +29,7 @@ class EmbeddedServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http="auto",  # httptools where it is installed, else h11
             ws="none",
             lifespan="off",
             interface="asgi3",

@@ -7,6 +7,7 @@ from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
+from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.factory import ManagedLedgerInfo
 from magnetar.managed_ledger.stats import CursorStats
 
@@ -36,7 +37,7 @@ def internal_stats(topic: Topic) -> dict[str, object]:
     found.last_ledger_created_timestamp = _utc(found.last_ledger_created_timestamp)
     document: dict[str, object] = msgspec.to_builtins(found)
     document["cursors"] = {
-        name: _cursor(cursor, topic.subscriptions.get(name))
+        name: _cursor(topic, cursor, topic.subscriptions.get(name))
         for name, cursor in found.cursors.items()
     }
     document["schemaLedgers"] = []
@@ -44,12 +45,26 @@ def internal_stats(topic: Topic) -> dict[str, object]:
     return document
 
 
-def _cursor(cursor: CursorStats, subscription: PersistentSubscription | None) -> dict[str, object]:
-    """A cursor, with what its subscription waits for."""
+def _cursor(
+    topic: PersistentTopic, cursor: CursorStats, subscription: PersistentSubscription | None
+) -> dict[str, object]:
+    """A cursor, with what its subscription waits for.
+
+    One that is older than the topic's first ledger stands before everything; shown is the place
+    before the first entry, which is the same.
+    """
     dispatcher = None if subscription is None else subscription.dispatcher
     connected = dispatcher is not None and bool(dispatcher.consumers)
     replays = len(dispatcher.replays) if isinstance(dispatcher, MultipleConsumersDispatcher) else 0
     document: dict[str, object] = msgspec.to_builtins(cursor)
+    ledger = topic.managed_ledger
+    if cursor.mark_delete_position == str(EARLIEST) and ledger.ledgers:
+        document["markDeletePosition"] = str(ledger.first_position)
+        if cursor.read_position.startswith("-1:"):
+            document["readPosition"] = str(ledger.next_position(ledger.first_position))
+    # Pulsar counts the read position in.
+    since = cursor.number_of_entries_since_first_not_acked_message + 1
+    document["numberOfEntriesSinceFirstNotAckedMessage"] = since
     document["lastLedgerSwitchTimestamp"] = _utc(cursor.last_ledger_switch_timestamp)
     document["subscriptionHavePendingRead"] = connected and cursor.waiting_read_op
     document["subscriptionHavePendingReplayRead"] = replays > 0
