@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from magnetar.bookie.files import DataDirLocked, DiskUsage
+from magnetar.bookie.files import Append, DataDirLocked, DiskUsage
 from magnetar.bookie.index_store import Batch, MemoryIndexStore
 
 SECTOR_BYTES = 512
@@ -167,7 +167,14 @@ class SimDisk:
 
     # --- files -----------------------------------------------------------------------------
 
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> SimFile:
+    def open(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        append: Append | None = None,
+    ) -> SimFile:
         self.check()
         if create:
             if path in self.inodes:

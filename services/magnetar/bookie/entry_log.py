@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from magnetar.bookie import entry_log_codec_v1 as codec
 from magnetar.bookie.api import EntryCorrupt
 from magnetar.bookie.entry_log_codec_v1 import BadBlock, Block, Segment
-from magnetar.bookie.files import File, Files
+from magnetar.bookie.files import Append, File, Files
 from magnetar.bookie.index import View
 from magnetar.bookie.settings import MIB, BookieSettings
 
@@ -86,7 +86,7 @@ class EntryLogs:
             log_id = self._next_id
             self._next_id += 1
             self._written.add(log_id)
-        file = self._files.open(self.path(log_id), create=True)
+        file = self._files.open(self.path(log_id), create=True, append=Append.GROWING)
         file.write([codec.encode_file_header(self.incarnation, log_id)], 0)
         self._files.sync_directory(self._directory)
         return log_id, file

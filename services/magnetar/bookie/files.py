@@ -1,7 +1,7 @@
 """All file IO of the bookie, behind an interface small enough to be simulated.
 
-`OsFiles` is the real one. A simulation supplies another that loses what was not synced, tears
-writes, fills up, fails and flips bits. The rules both keep:
+`os_files.OsFiles` is the real one. A simulation supplies another that loses what was not synced,
+tears writes, fills up, fails and flips bits. The rules both keep:
 
 - what `write` returned from may be lost or torn by a power cut until `sync` (or `durable=True`);
 - a created, renamed or removed name may be lost or come back until `sync_directory`;
@@ -12,19 +12,19 @@ Files are closed when the last reference to them goes, so that a reader which ho
 while a collector removes it.
 """
 
-import contextlib
-import errno
-import fcntl
-import os
 from collections.abc import Sequence
+from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-IOVECS_MAX: Final = 1024
-"""Linux's IOV_MAX: buffers of one `pwritev`."""
 
-_RWF_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
-_NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+class Append(Enum):
+    """How a file that is only appended to ends."""
+
+    GROWING = "growing"
+    """With its last byte."""
+    PREALLOCATED = "preallocated"
+    """Anywhere within bytes that mean nothing."""
 
 
 class DiskUsage(NamedTuple):
@@ -77,8 +77,18 @@ class File(Protocol):
 class Files(Protocol):
     """A file system."""
 
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> File:
-        """`create` makes the file and fails if it is there."""
+    def open(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        append: "Append | None" = None,
+    ) -> File:
+        """`create` makes the file and fails if it is there.
+
+        `append` says that it is only written at its end, and may then go past the page cache.
+        """
 
     def read_all(self, path: Path) -> bytes:
         """The whole of a small file."""
@@ -118,137 +128,3 @@ def replace_file(files: Files, path: Path, data: bytes) -> None:
         file.close()
     files.rename(temporary, path)
     files.sync_directory(path.parent)
-
-
-class OsFile:
-    """See `File`."""
-
-    __slots__ = ("_fd", "path")
-
-    def __init__(self, path: Path, fd: int) -> None:
-        self.path = path
-        self._fd = fd
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError):
-            self.close()
-
-    def write(self, buffers: Sequence[bytes], offset: int, *, durable: bool = False) -> int:
-        total = 0
-        if len(buffers) <= IOVECS_MAX:
-            # One system call that writes and syncs: one release of the GIL instead of two.
-            wanted = sum(map(len, buffers))
-            flags = _RWF_DSYNC if durable else 0
-            total = os.pwritev(self._fd, buffers, offset, flags)
-            if total == wanted and flags == (_RWF_DSYNC if durable else 0):
-                if durable and not _RWF_DSYNC:
-                    self.sync()
-                return total
-            buffers = _rest(buffers, total)
-        for start in range(0, len(buffers), IOVECS_MAX):
-            chunk = buffers[start : start + IOVECS_MAX]
-            while chunk:
-                written = os.pwritev(self._fd, chunk, offset + total)
-                if written == 0:
-                    raise OSError(errno.EIO, "no bytes written", str(self.path))
-                total += written
-                chunk = _rest(chunk, written)
-        if durable:
-            self.sync()
-        return total
-
-    def read(self, offset: int, length: int) -> bytes:
-        data = os.pread(self._fd, length, offset)
-        if len(data) == length or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while got < length and (data := os.pread(self._fd, length - got, offset + got)):
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
-
-    def sync(self) -> None:
-        os.fdatasync(self._fd)
-
-    def preallocate(self, offset: int, length: int) -> None:
-        try:
-            os.posix_fallocate(self._fd, offset, length)
-        except OSError as error:
-            # A file system without it still works: each sync then writes the size as well.
-            if error.errno not in _NOT_SUPPORTED:
-                raise
-
-    def truncate(self, length: int) -> None:
-        os.ftruncate(self._fd, length)
-
-    def size(self) -> int:
-        return os.fstat(self._fd).st_size
-
-    def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-def _rest(buffers: Sequence[bytes], written: int) -> Sequence[bytes]:
-    """What of `buffers` is left after `written` bytes."""
-    for index, buffer in enumerate(buffers):
-        if written < len(buffer):
-            return [buffer[written:], *buffers[index + 1 :]]
-        written -= len(buffer)
-    return []
-
-
-class OsFiles:
-    """The machine's file systems."""
-
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> OsFile:
-        flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
-        if create:
-            flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(path, os.open(path, flags, 0o640))
-
-    def read_all(self, path: Path) -> bytes:
-        return path.read_bytes()
-
-    def names(self, directory: Path) -> list[str]:
-        try:
-            return sorted(os.listdir(directory))
-        except FileNotFoundError:
-            return []
-
-    def make_directory(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-
-    def rename(self, source: Path, target: Path) -> None:
-        source.replace(target)
-
-    def remove(self, path: Path) -> None:
-        path.unlink()
-
-    def sync_directory(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def usage(self, path: Path) -> DiskUsage:
-        stat = os.statvfs(path)
-        return DiskUsage(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
-
-    def lock(self, path: Path) -> OsFile:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(fd)
-            raise DataDirLocked(
-                errno.EWOULDBLOCK,
-                f"data directory {path.parent} is in use by process {holder}",
-            ) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
-        return OsFile(path, fd)

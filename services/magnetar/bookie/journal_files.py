@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie import journal_codec_v1 as codec
-from magnetar.bookie.files import File, Files
+from magnetar.bookie.files import Append, File, Files
 from magnetar.bookie.settings import BookieSettings
 
 SUFFIX: Final = ".journal"
@@ -156,9 +156,9 @@ class JournalWriter:
         recycled = bool(self._spares)
         if recycled:
             self._files.rename(self._spares.popleft(), path)
-            file = self._files.open(path)
+            file = self._files.open(path, append=Append.PREALLOCATED)
         else:
-            file = self._files.open(path, create=True)
+            file = self._files.open(path, create=True, append=Append.PREALLOCATED)
         allocated = file.size()
         settings = self._settings
         step = max(settings.journal_preallocate_bytes, settings.journal_reserve_bytes)

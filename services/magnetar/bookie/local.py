@@ -30,7 +30,7 @@ from magnetar.bookie.api import (
 )
 from magnetar.bookie.disk_guard import DiskGuard
 from magnetar.bookie.entry_log_codec_v1 import Segment
-from magnetar.bookie.files import Files, OsFiles
+from magnetar.bookie.files import Files
 from magnetar.bookie.flush import FlushJob
 from magnetar.bookie.gc import Collector, GcReport
 from magnetar.bookie.housekeeping import Housekeeper, run_on
@@ -39,6 +39,7 @@ from magnetar.bookie.journal import Append, Commit, Journal
 from magnetar.bookie.journal_files import FULL_ERRNOS, JournalWriter
 from magnetar.bookie.ledgers import LedgerState
 from magnetar.bookie.opening import OpenIndex, Parts, open_parts
+from magnetar.bookie.os_files import OsFiles
 from magnetar.bookie.reads import Halves, Reader
 from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX, GROUP_BYTES_MAX, BookieSettings
 from magnetar.bookie.stats import BookieStats, Counters

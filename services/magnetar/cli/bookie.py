@@ -57,7 +57,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Inspects; returns the exit status."""
-    from magnetar.bookie.files import OsFiles
+    from magnetar.bookie.os_files import OsFiles
     from magnetar.bookie.inspect import inspect
 
     data_dir: Path = args.data_dir

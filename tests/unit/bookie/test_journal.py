@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk
 
+from magnetar.bookie import files as files_api
 from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import BookieError, BookieReadOnly
-from magnetar.bookie.files import OsFile, OsFiles
 from magnetar.bookie.journal import Append, Commit, Journal
 from magnetar.bookie.journal_files import JournalPosition, JournalTrim, JournalWriter, file_ids
 from magnetar.bookie.journal_scan import JournalScan
+from magnetar.bookie.os_file import OsFile
+from magnetar.bookie.os_files import OsFiles
 from magnetar.bookie.settings import BookieSettings
 
 DIRECTORY = Path("/journal")
@@ -248,7 +250,14 @@ class CountingFiles(OsFiles):
         self.gate.set()
         self.waiting = threading.Event()
 
-    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> OsFile:
+    def open(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        append: files_api.Append | None = None,
+    ) -> OsFile:
         file = super().open(path, create=create, read_only=read_only)
         files = self
 

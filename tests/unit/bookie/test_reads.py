@@ -1,0 +1,106 @@
+"""Reads: the caches, read-ahead, and what is answered without leaving the turn."""
+
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+from magnetar.bookie.entry_log_codec_v1 import Block
+from magnetar.bookie.read_cache import CachedBlock, ReadCache
+
+from .conftest import SMALL, Opener, add, entry, read_all
+
+
+def at_once(work: Coroutine[Any, Any, Any]) -> object:
+    """The result of a coroutine that must not wait for anything."""
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        return stop.value
+    work.close()
+    raise AssertionError("it waited")
+
+
+async def test_what_is_in_memory_needs_no_turn(open_bookie: Opener) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(100))
+    assert len(at_once(bookie.read_entries(1, 0, 99, bytes_max=1 << 20))) == 100  # type: ignore[arg-type]
+    await bookie.flush()
+    await bookie.read_entries(1, 0, 99, bytes_max=1 << 20)
+    assert len(at_once(bookie.read_entries(1, 0, 99, bytes_max=1 << 20))) == 100  # type: ignore[arg-type]
+
+
+async def test_a_sequential_reader_is_read_ahead_of(open_bookie: Opener) -> None:
+    bookie = await open_bookie(replace(SMALL, read_ahead_bytes=50_000))
+    await add(bookie, 1, range(1000))
+    await bookie.flush()
+    assert await read_all(bookie, 1) == list(range(1000))
+    stats = bookie.stats()
+    # 100,000 bytes in blocks of 4 KiB: most of them came with another's turn.
+    assert stats.read_cache_misses < 10
+    assert stats.read_cache_hits > 15
+
+
+async def test_single_reads_load_what_they_need(open_bookie: Opener) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(1000))
+    await bookie.flush()
+    for entry_id in (999, 0, 500, 501, 40):
+        (found,) = await bookie.read_entries(1, entry_id, entry_id, bytes_max=1 << 20)
+        assert found.data == entry(1, entry_id)
+    assert bookie.stats().read_cache_bytes < 40_000
+
+
+async def test_reads_cross_from_logs_into_both_halves(open_bookie: Opener) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(100))
+    await bookie.flush()
+    await add(bookie, 1, range(100, 150))
+    found = await bookie.read_entries(1, 90, 120, bytes_max=1 << 20)
+    assert [item.entry_id for item in found] == list(range(90, 121))
+
+
+def block(ledger_id: int, first: int, count: int, size: int = 52) -> CachedBlock:
+    data = Block(
+        ledger_id, first, first + count - 1, ((first, count),), [bytes(size)] * count, size * count
+    )
+    return CachedBlock(ledger_id, first, first + count - 1, data)
+
+
+def test_the_read_cache_is_bounded_and_drops_the_least_recent() -> None:
+    cache = ReadCache(3000)
+    for first in range(0, 100, 10):
+        cache.add(block(1, first, 10))
+        assert cache.find(1, 0) is not None or first > 90
+    assert cache.bytes <= 3000
+    assert len(cache) == 3
+    # The first was used all the time, the last two came last.
+    assert [cache.find(1, first) is not None for first in (0, 10, 70, 80, 90)] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_read_cache_finds_by_range_and_forgets_ledgers() -> None:
+    cache = ReadCache(100_000)
+    cache.add(block(1, 10, 10))
+    cache.add(block(1, 30, 10))
+    cache.add(block(2, 10, 10))
+    cache.add(block(1, 10, 10))
+    assert [cache.find(1, entry_id) is not None for entry_id in (9, 10, 19, 20, 35, 40)] == [
+        False,
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    cache.drop_ledger(1)
+    cache.drop_ledger(1)
+    assert cache.find(1, 10) is None
+    assert cache.find(2, 10) is not None
+    assert cache.bytes == block(2, 10, 10).charge
+    cache.add(block(3, 0, 2000))
+    assert cache.find(3, 0) is None

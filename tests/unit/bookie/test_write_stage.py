@@ -1,0 +1,164 @@
+"""Flushes: when they come, what holds adds back, and what a failing disk may do to them."""
+
+import asyncio
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.sim_disk import SimDisk, SimIndexStore
+
+from magnetar.bookie.api import BookieError, BookieReadOnly, NoSuchLedger
+
+from .conftest import DATA, SMALL, Opener, add, entry, open_sim, read_all, until
+
+
+async def test_a_full_half_is_flushed_and_memory_stays_bounded(open_bookie: Opener) -> None:
+    bookie = await open_bookie(replace(SMALL, write_cache_bytes=50_000))
+    for turn in range(40):
+        assert await add(bookie, 1, range(turn * 100, turn * 100 + 100)) is None
+        assert bookie.stats().write_cache_bytes < 3 * 50_000
+    assert bookie.stats().flushes > 5
+    assert await read_all(bookie, 1) == list(range(4000))
+
+
+async def test_what_is_old_is_flushed(open_bookie: Opener) -> None:
+    bookie = await open_bookie(replace(SMALL, flush_age_s=0.01))
+    await add(bookie, 1, range(3))
+    await until(lambda: bookie.stats().flushes == 1)
+    assert bookie.stats().write_cache_entries == 0
+    await bookie.ledger_end(2, fence=True)
+    await until(lambda: bookie.stats().flushes == 2)
+
+
+async def test_much_is_flushed_when_adds_pause(open_bookie: Opener) -> None:
+    bookie = await open_bookie(replace(SMALL, flush_idle_s=0.01, flush_idle_bytes_min=5_000))
+    await add(bookie, 1, range(3))
+    await asyncio.sleep(0.05)
+    assert bookie.stats().flushes == 0
+    await add(bookie, 1, range(3, 100))
+    await until(lambda: bookie.stats().flushes == 1)
+
+
+async def test_nothing_is_flushed_without_need(open_bookie: Opener) -> None:
+    bookie = await open_bookie()
+    await bookie.flush()
+    assert bookie.stats().flushes == 0
+    assert bookie.stats().entry_logs == 0
+
+
+async def test_a_failing_flush_holds_adds_back_and_loses_nothing() -> None:
+    disk = SimDisk()
+    tight = replace(SMALL, write_cache_bytes=20_000, journal_queue_bytes_max=30_000)
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), tight)
+    broken = OSError(errno.EIO, "Input/output error")
+    disk.fault = lambda _, path: broken if path.suffix == ".log" else None
+    answers: list[BookieError | None] = []
+    for entry_id in range(1000):
+        bookie.add_entries(
+            1, (entry_id,), [entry(1, entry_id)], last_add_confirmed=-1, on_added=answers.append
+        )
+        await asyncio.sleep(0)
+    assert bookie.writable
+    acked = answers.count(None)
+    assert 0 < acked < 500
+    assert any("queue is full" in str(error) for error in answers)
+    assert bookie.stats().write_cache_bytes < 3 * 20_000
+    assert bookie.pending_bytes <= 30_000
+    with pytest.raises(OSError, match="Input/output"):
+        await bookie.flush()
+    disk.fault = None
+    await until(lambda: len(answers) == 1000)
+    kept = [number for number, error in enumerate(answers) if error is None]
+    assert await read_all(bookie, 1) == kept
+    await bookie.close()
+    index = SimIndexStore(disk, DATA / "index")
+    assert bookie.stats().flushes > 0
+    assert not index.synced
+
+
+async def test_entries_are_read_while_their_flush_fails() -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"))
+    await add(bookie, 1, range(100))
+    broken = OSError(errno.EIO, "Input/output error")
+    disk.fault = lambda _, path: broken if path.suffix == ".log" else None
+    with pytest.raises(OSError, match="Input/output"):
+        await bookie.flush()
+    await add(bookie, 1, range(100, 150))
+    assert await read_all(bookie, 1) == list(range(150))
+    disk.fault = None
+    await bookie.flush()
+    assert bookie.stats().write_cache_entries == 0
+    assert await read_all(bookie, 1) == list(range(150))
+    await bookie.close()
+
+
+async def test_a_full_disk_is_read_only_until_something_is_deleted() -> None:
+    disk = SimDisk(capacity=600_000)
+    index = SimIndexStore(disk, DATA / "index")
+    sized = replace(
+        SMALL,
+        disk_usage_high=0.8,
+        disk_usage_low=0.6,
+        journal_file_bytes=64 << 10,
+        journal_recycled_files_max=0,
+        write_cache_bytes=20_000,
+        gc_full_interval_s=0.01,
+    )
+    bookie = await open_sim(disk, index, sized)
+    ledger_id = 0
+    answer = None
+    while answer is None and ledger_id < 100:
+        ledger_id += 1
+        answer = await add(bookie, ledger_id, range(50))
+        await asyncio.sleep(0.005)
+    assert isinstance(answer, BookieReadOnly)
+    assert not bookie.writable
+    assert "full" in bookie.stats().read_only_reason
+    # Reads, fences and deletes go on.
+    assert await read_all(bookie, 1) == list(range(50))
+    await bookie.ledger_end(1, fence=True)
+    for deleted in range(1, ledger_id - 2):
+        await bookie.delete_ledger(deleted)
+    await until(lambda: bookie.writable)
+    assert await add(bookie, 200, range(50)) is None
+    for deleted in range(1, ledger_id - 2):
+        with pytest.raises(NoSuchLedger):
+            await bookie.ledger_end(deleted)
+    assert await read_all(bookie, ledger_id - 1) == list(range(50))
+    await bookie.close()
+
+
+async def test_a_journal_that_fails_is_read_only_for_good() -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    await add(bookie, 1, range(10))
+    faults = [OSError(errno.EIO, "Input/output error")]
+    disk.fault = lambda step, path: (
+        faults.pop() if step == "sync" and path.suffix == ".journal" and faults else None
+    )
+    assert isinstance(await add(bookie, 1, range(10, 20)), BookieReadOnly)
+    assert isinstance(await add(bookie, 1, range(10, 20)), BookieReadOnly)
+    assert not bookie.writable
+    assert await read_all(bookie, 1) == list(range(10))
+    with pytest.raises(BookieReadOnly):
+        await bookie.ledger_end(1, fence=True)
+    with pytest.raises(BookieReadOnly):
+        await bookie.delete_ledger(1)
+    await bookie.close()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced))
+    assert bookie.writable
+    assert set(await read_all(bookie, 1)) >= set(range(10))
+    await bookie.close()
+
+
+async def test_closing_leaves_nothing_to_replay(open_bookie: Opener, tmp_path: Path) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(100))
+    await bookie.close()
+    assert isinstance(await add(bookie, 1, range(100, 101)), BookieReadOnly)
+    bookie = await open_bookie()
+    assert bookie.stats().write_cache_entries == 0
+    assert await read_all(bookie, 1) == list(range(100))
