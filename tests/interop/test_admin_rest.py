@@ -4,6 +4,8 @@ Each case was recorded from a real server first. Reasons are compared in full, s
 on them.
 """
 
+import socket
+
 import httpx
 import pytest
 
@@ -232,3 +234,20 @@ def test_a_body_may_hold_fields_that_nobody_knows(admin: httpx.Client, names: Na
     assert admin.put(path, json=body).status_code == 204
     assert admin.get(path).json() == {"adminRoles": [], "allowedClusters": ["standalone"]}
     admin.delete(path).raise_for_status()
+
+
+def test_an_offer_of_http_2_keeps_the_body(admin: httpx.Client, names: Names) -> None:
+    """Java's own HTTP client offers an upgrade with its first request; nobody has to take it."""
+    offer = {
+        "connection": "Upgrade, HTTP2-Settings",
+        "upgrade": "h2c",
+        "http2-settings": "AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA",
+        "content-type": "application/json",
+    }
+    base = f"/admin/v2/persistent/{names.path}"
+    with socket.create_connection((admin.base_url.host, admin.base_url.port), 10) as raw:
+        headers = "".join(f"{name}: {value}\r\n" for name, value in offer.items())
+        line = f"PUT {base}/offered/partitions HTTP/1.1\r\nhost: localhost\r\n"
+        raw.sendall(f"{line}{headers}content-length: 1\r\n\r\n3".encode())
+        assert raw.recv(4096).split(b"\r\n")[0].split()[1] in {b"101", b"204"}
+    assert admin.get(f"{base}/offered/partitions").json()["partitions"] == 3

@@ -22,7 +22,7 @@ import org.apache.pulsar.client.api.Schema;
 final class Context {
     static final int PATIENCE_SECONDS = 15;
     static final int SILENCE_MILLIS = 300;
-    private static final HttpClient HTTP = HttpClient.newHttpClient();
+    private static final HttpClient HTTP = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
 
     final String serviceUrl;
     final String adminUrl;
