@@ -69,8 +69,8 @@ async def start(settings: StandaloneSettings) -> Standalone:
         await service.start(binary, service_url=service_url, http_url=http_url)
         admin = AdminServer()
         opened.push_async_callback(admin.stop)
+        # It listens from here on; requests wait for the application, which a thread loads.
         await admin.start(service, settings.host, settings.http_port, http, bookies=[bookie])
-        await admin.ready()
         return Standalone(service, bookie, service_url, http_url, opened.pop_all())
 
 
