@@ -14,7 +14,7 @@ GROUP_BYTES_MAX: Final = 256 * MIB
 """No group of one `add_entries` may be larger: its record's length must stay far below 2**32."""
 
 ENTRIES_PER_GROUP_MAX: Final = 1 << 20
-JOURNAL_QUEUE_BYTES_MAX: Final = 64 * MIB
+JOURNAL_QUEUE_BYTES_MAX: Final = 192 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 CONNECTION_PENDING_BYTES_HIGH: Final = 16 << 20
 CONNECTION_PENDING_BYTES_LOW: Final = 8 << 20
-BROKER_PENDING_BYTES_HIGH: Final = 96 << 20
-BROKER_PENDING_BYTES_LOW: Final = 64 << 20
+BROKER_PENDING_BYTES_HIGH: Final = 48 << 20
+BROKER_PENDING_BYTES_LOW: Final = 32 << 20
 
 
 class Publisher(Protocol):

@@ -189,7 +189,13 @@ class PersistentTopic:
         if not subscription.cursor.durable and not subscription.consumers:
             if self.subscriptions.get(subscription.name) is subscription:
                 del self.subscriptions[subscription.name]
-            self._tasks.start(subscription.close(), "close-subscription")
+            self._tasks.start(self._end_non_durable(subscription), "end-subscription")
+
+    async def _end_non_durable(self, subscription: PersistentSubscription) -> None:
+        await subscription.close()
+        # Unless a reader of the same name has attached meanwhile, with a cursor of its own.
+        if self.managed_ledger.cursors.get(subscription.name) is subscription.cursor:
+            await self.managed_ledger.delete_cursor(subscription.name)
 
     async def unsubscribe(
         self, subscription: PersistentSubscription, consumer: Consumer, *, force: bool
@@ -209,8 +215,7 @@ class PersistentTopic:
             raise ConsumerBusy("Subscription has active connected consumers", http_status=412)
         await subscription.close()
         del self.subscriptions[name]
-        if subscription.cursor.durable:
-            await self.managed_ledger.delete_cursor(name)
+        await self.managed_ledger.delete_cursor(name)
 
     def _subscription(self, name: str, cursor: Cursor | None = None) -> PersistentSubscription:
         return PersistentSubscription(
