@@ -89,6 +89,7 @@ class Journal:
         self._failure: BookieError | None = None
         self._may_commit = threading.Event()
         self._may_commit.set()
+        self._add_refusal: BookieError | None = None
         self._scheduled = False
         self._aborted = False
         # What follows belongs to the writer's thread once it runs.
@@ -111,6 +112,14 @@ class Journal:
     def pending_count(self) -> int:
         """Records appended and not yet completed."""
         return self._pending_count
+
+    def overflow(self, size: int) -> BookieError | None:
+        """What an add of `size` bytes has to be refused with, None if the queue has room."""
+        if self._pending_bytes + size <= self._settings.journal_queue_bytes_max:
+            return None
+        return BookieError(
+            f"the journal's queue is full: {self._pending_bytes} bytes wait to be written"
+        )
 
     @property
     def failure(self) -> BookieError | None:
@@ -156,15 +165,6 @@ class Journal:
         if self._failure is not None:
             self.refuse(done, context, self._failure)
             return
-        if item.is_add and self._pending_bytes + length > self._settings.journal_queue_bytes_max:
-            self.refuse(
-                done,
-                context,
-                BookieError(
-                    f"the journal's queue is full: {self._pending_bytes} bytes wait to be written"
-                ),
-            )
-            return
         self._next_seq = seq + 1
         self._pending_bytes += length
         self._enqueue(item)
@@ -178,11 +178,13 @@ class Journal:
             self._enqueue(item)
 
     def hold(self) -> None:
-        """Commits nothing more until `release`: the write cache has no room."""
+        """Commits nothing more until `release`: the write cache will have room soon."""
         self._may_commit.clear()
 
-    def release(self) -> None:
-        """Ends `hold`."""
+    def release(self, refusal: BookieError | None = None) -> None:
+        """Ends `hold`. With a refusal, adds get that from now on, those in the queue too; fences
+        and deletes, which need no room and may make some, are committed."""
+        self._add_refusal = refusal
         self._may_commit.set()
         if self._thread is None:
             self._schedule()
@@ -317,6 +319,8 @@ class Journal:
     def _commit(self, batch: list[Append]) -> Commit:
         """Writes the batch and syncs it; an add that the disk has no room for gets its error."""
         total = sum(item.length for item in batch)
+        if self._add_refusal is not None:
+            _refuse(batch, self._add_refusal)
         writer = self._writer
         try:
             writer.reserve(total + len(batch) * RECORD_EXTRA_BYTES_MAX)
@@ -363,7 +367,11 @@ class Journal:
         """Leaves what is preallocated to fences and deletes."""
         log.warning("no room to grow the journal", path=str(self._writer.path), error=str(error))
         refusal = BookieReadOnly(f"the disk is full, the journal cannot grow: {error}")
-        for item in batch:
-            if item.is_add and item.error is None:
-                item.error = refusal
+        _refuse(batch, refusal)
         self._tell(self._on_full, refusal)
+
+
+def _refuse(batch: list[Append], refusal: BookieError) -> None:
+    for item in batch:
+        if item.is_add and item.error is None:
+            item.error = refusal

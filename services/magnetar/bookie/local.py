@@ -50,6 +50,7 @@ from magnetar.core.log import get_logger
 log = get_logger("magnetar.bookie")
 
 DEFAULT_SETTINGS: Final = BookieSettings()
+NOTHING: Final = Segment(0, 0, 0, b"")
 
 _Group = tuple[LedgerState, Sequence[int], Sequence[bytes], Segment, int, OnAdded]
 
@@ -162,7 +163,7 @@ class LocalBookie:
     def _refusal(self) -> BookieError | None:
         if self._closed:
             return BookieReadOnly("the bookie is closed")
-        return self._journal.failure or self._guard.refusal
+        return self._journal.failure or self._guard.refusal or self._stage.refusal
 
     # --- adds ------------------------------------------------------------------------------
 
@@ -190,14 +191,15 @@ class LocalBookie:
                 error = NoSuchLedger(f"ledger {ledger_id} was deleted")
             elif not recovery:
                 error = LedgerFenced(f"ledger {ledger_id} is fenced")
-        if error is not None:
-            nothing = Segment(0, 0, 0, b"")
-            self._journal.refuse(self._added, (state, (), (), nothing, -1, on_added), error)
-            return
-        body, size, crc = codec.body_of(entries)
+        body, size, crc = codec.body_of(entries) if error is None else ((), 0, 0)
         if size > GROUP_BYTES_MAX or count > ENTRIES_PER_GROUP_MAX:
             state.pending -= 1
             raise ValueError(f"a group of {count} entries and {size} bytes is too large")
+        error = error or self._journal.overflow(size)
+        if error is not None:
+            # Holds on to no entries: a refusal waits its turn like everything else.
+            self._journal.refuse(self._added, (state, (), (), NOTHING, -1, on_added), error)
+            return
         lengths = codec.pack_lengths(entries)
         segment = Segment(count, crc, size, lengths)
         self._journal.append(

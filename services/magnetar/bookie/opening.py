@@ -19,7 +19,7 @@ from magnetar.bookie.index import Index
 from magnetar.bookie.index_store import Batch, IndexDamaged, IndexStore
 from magnetar.bookie.journal_files import JournalPosition, JournalTrim
 from magnetar.bookie.ledgers import Ledgers
-from magnetar.bookie.recovery import Recovered, Replay, find_mark, set_aside
+from magnetar.bookie.recovery import UNKNOWN, Recovered, Replay, find_mark, set_aside
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.write_cache import WriteCacheHalf
 from magnetar.core.clock import Clock
@@ -106,7 +106,8 @@ def _recover(
     )
     recovered = replay.run(mark)
     bad = [*recovered.damage, *recovered.torn]
-    if any(item.last_seq >= 0 or (item.damage and not item.harmless) for item in bad):
+    faced = any(item.last_seq >= 0 or (item.damage and not item.harmless) for item in bad)
+    if faced or mark == UNKNOWN:
         # Faced once: the checkpoint moves past it, and what is damaged is kept as evidence. Left
         # where it is, a hole torn into a commit would look like damage next time.
         flush(replay.half, recovered.next_position)

@@ -3,13 +3,15 @@
 A half is swapped out when it is full, when it is old, when adds have paused with much in it, or
 when somebody asks. One flush runs at a time. While it runs and the active half is full too, the
 journal is held, so that memory stays within two halves, the journal's queue and one commit. A
-failed flush keeps its half and is tried again: nothing that was acknowledged is ever dropped.
+failed flush keeps its half and is tried again: nothing that was acknowledged is ever dropped; once
+the other half is full too, adds are refused until a flush has worked.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from magnetar.bookie.api import BookieReadOnly
 from magnetar.bookie.flush import Flusher, FlushJob
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_files import JournalPosition
@@ -55,6 +57,9 @@ class WriteStage:
         self._next_waiters: list[asyncio.Future[None]] = []
         self._last_swap = self._last_add = monotonic()
         self._retry_at = 0.0
+        self._error = OSError()
+        self.refusal: BookieReadOnly | None = None
+        """What adds are answered with while both halves are full and cannot be flushed."""
         self.position: JournalPosition | None = None
         """The end of the last commit: what is completed up to here is in the halves."""
 
@@ -67,11 +72,21 @@ class WriteStage:
         """A commit was completed: all of it is in the active half."""
         self.position = position
         self._last_add = self._monotonic()
-        if self._halves.active.charge >= self._settings.write_cache_bytes:
+        if self._full():
             if self._job is None:
                 self._swap()
-            else:
+            elif self._running:
                 self._journal.hold()
+            else:
+                self._refuse()
+
+    def _full(self) -> bool:
+        return self._halves.active.charge >= self._settings.write_cache_bytes
+
+    def _refuse(self) -> None:
+        """Both halves are full and the flush fails: no adds until it has worked."""
+        self.refusal = BookieReadOnly(f"entry logs cannot be written: {self._error}")
+        self._journal.release(self.refusal)
 
     def tick(self) -> None:
         """Flushes what is old, and tries again what failed."""
@@ -163,6 +178,9 @@ class WriteStage:
     def _failed(self, error: OSError) -> None:
         log.error("the flush failed and will be tried again", error=str(error))
         self._running = False
+        self._error = error
+        if self._full():
+            self._refuse()
         self._retry_at = self._monotonic() + self._settings.flush_retry_s
         self._on_error(error)
         waiters, self._waiters = self._waiters + self._next_waiters, []
@@ -175,6 +193,7 @@ class WriteStage:
     def _done(self, job: FlushJob) -> None:
         self._running = False
         self._job = None
+        self.refusal = None
         self._halves.flushing = None
         self._ledgers.flushing = False
         self._on_flushed(job)
@@ -182,9 +201,8 @@ class WriteStage:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters, self._next_waiters = self._next_waiters, []
-        full = self._halves.active.charge >= self._settings.write_cache_bytes
         again, self._again = self._again, False
-        if (full or again) and self.dirty:
+        if (self._full() or again) and self.dirty:
             self._swap()
         else:
             for waiter in self._waiters:

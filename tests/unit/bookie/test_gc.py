@@ -9,7 +9,7 @@ import pytest
 from magnetar.bookie.api import EntryCorrupt, NoSuchLedger
 from magnetar.bookie.local import LocalBookie
 
-from .conftest import SMALL, Opener, add, read_all
+from .conftest import SMALL, Opener, add, read_all, until
 
 
 def logs(tmp_path: Path) -> list[Path]:
@@ -58,8 +58,10 @@ async def test_half_dead_logs_are_rewritten(open_bookie: Opener, tmp_path: Path)
     bookie = await open_bookie()
     for ledger_id in range(1, 30, 2):
         assert await read_all(bookie, ledger_id) == list(range(100))
-    # All that is left lives: nothing more to do.
-    assert (await bookie.collect_garbage()).logs_compacted == 0
+    # But for the log that was written last time, all that is left lives.
+    assert (await bookie.collect_garbage()).logs_compacted <= 1
+    report = await bookie.collect_garbage()
+    assert (report.logs_compacted, report.logs_removed) == (0, 0)
 
 
 async def test_what_lives_is_read_while_it_moves(open_bookie: Opener) -> None:
@@ -156,7 +158,5 @@ async def test_it_happens_by_the_clock(open_bookie: Opener, tmp_path: Path) -> N
     await fill(bookie, range(30))
     for ledger_id in range(30):
         await bookie.delete_ledger(ledger_id)
-    async with asyncio.timeout(10):
-        while len(logs(tmp_path)) > 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    assert bookie.stats().gc_bytes_freed > 100_000
+    await until(lambda: bookie.stats().gc_bytes_freed > 100_000)
+    assert len(logs(tmp_path)) <= 2

@@ -151,26 +151,39 @@ async def test_trimmed_files_are_written_again() -> None:
     assert header.recycled
 
 
-async def test_too_much_is_refused_and_low_water_is_told() -> None:
+async def test_the_queue_has_a_bound_and_low_water_is_told() -> None:
     rig = Rig(SimDisk())
     rig.journal.hold()
     lows: list[int] = []
     rig.journal.notify_low(lambda: lows.append(-1))
-    for _ in range(5):
+    for _ in range(4):
+        assert rig.journal.overflow(9000) is None
         rig.add(b"x" * 9000)
     assert rig.journal.pending_bytes > 36_000
+    assert "queue is full" in str(rig.journal.overflow(9000))
     rig.journal.notify_low(lambda: lows.append(rig.journal.pending_bytes))
     await asyncio.sleep(0)
     assert lows == [-1]
-    rig.fence(3)
     rig.journal.release()
-    done = await rig.settle()
-    errors = [item.error for item in done]
-    assert errors[:4] == [None] * 4
-    assert "queue is full" in str(errors[4])
-    # A fence is not an add: it is always taken.
-    assert errors[5] is None
+    await rig.settle()
+    assert rig.journal.overflow(9000) is None
     assert lows == [-1, 0]
+
+
+async def test_refused_adds_let_fences_through() -> None:
+    rig = Rig(SimDisk())
+    rig.journal.hold()
+    rig.add(b"a")
+    rig.fence(1)
+    rig.add(b"b")
+    refusal = BookieReadOnly("no room")
+    rig.journal.release(refusal)
+    assert [item.error for item in await rig.settle()] == [refusal, None, refusal]
+    rig.journal.release()
+    rig.add(b"c")
+    assert (await rig.settle())[0].error is None
+    kinds = [kind for kind, _, _ in rig.read_back()]
+    assert kinds == [codec.KIND_GAP, codec.KIND_FENCE, codec.KIND_GAP, codec.KIND_ADD]
 
 
 async def test_nothing_is_committed_while_held() -> None:

@@ -37,7 +37,7 @@ async def test_a_sequential_reader_is_read_ahead_of(open_bookie: Opener) -> None
     stats = bookie.stats()
     # 100,000 bytes in blocks of 4 KiB: most of them came with another's turn.
     assert stats.read_cache_misses < 10
-    assert stats.read_cache_hits > 15
+    assert stats.read_cache_hits > 5
 
 
 async def test_single_reads_load_what_they_need(open_bookie: Opener) -> None:

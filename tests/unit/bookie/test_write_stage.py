@@ -47,10 +47,11 @@ async def test_nothing_is_flushed_without_need(open_bookie: Opener) -> None:
     assert bookie.stats().entry_logs == 0
 
 
-async def test_a_failing_flush_holds_adds_back_and_loses_nothing() -> None:
+async def test_a_failing_flush_refuses_adds_in_time_and_loses_nothing() -> None:
     disk = SimDisk()
-    tight = replace(SMALL, write_cache_bytes=20_000, journal_queue_bytes_max=30_000)
-    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), tight)
+    index = SimIndexStore(disk, DATA / "index")
+    tight = replace(SMALL, write_cache_bytes=20_000, flush_retry_s=0.001)
+    bookie = await open_sim(disk, index, tight)
     broken = OSError(errno.EIO, "Input/output error")
     disk.fault = lambda _, path: broken if path.suffix == ".log" else None
     answers: list[BookieError | None] = []
@@ -59,22 +60,48 @@ async def test_a_failing_flush_holds_adds_back_and_loses_nothing() -> None:
             1, (entry_id,), [entry(1, entry_id)], last_add_confirmed=-1, on_added=answers.append
         )
         await asyncio.sleep(0)
-    assert bookie.writable
-    acked = answers.count(None)
-    assert 0 < acked < 500
-    assert any("queue is full" in str(error) for error in answers)
-    assert bookie.stats().write_cache_bytes < 3 * 20_000
-    assert bookie.pending_bytes <= 30_000
-    with pytest.raises(OSError, match="Input/output"):
-        await bookie.flush()
-    disk.fault = None
     await until(lambda: len(answers) == 1000)
     kept = [number for number, error in enumerate(answers) if error is None]
+    assert kept == list(range(len(kept)))
+    assert 100 < len(kept) < 500
+    assert isinstance(answers[-1], BookieReadOnly)
+    assert "entry logs cannot be written" in str(answers[-1])
+    assert not bookie.writable
+    assert bookie.stats().write_cache_bytes < 3 * 20_000
+    with pytest.raises(OSError, match="Input/output"):
+        await bookie.flush()
+    # What needs no room is taken all the while.
+    await bookie.ledger_end(7, fence=True)
+    assert await read_all(bookie, 1) == kept
+    disk.fault = None
+    await until(lambda: bookie.writable)
+    assert await add(bookie, 2, range(10)) is None
     assert await read_all(bookie, 1) == kept
     await bookie.close()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced), tight)
+    assert await read_all(bookie, 1) == kept
+    assert await read_all(bookie, 2) == list(range(10))
+    await bookie.close()
+
+
+async def test_a_queue_without_bound_is_refused() -> None:
+    disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
-    assert bookie.stats().flushes > 0
-    assert not index.synced
+    bookie = await open_sim(disk, index, replace(SMALL, journal_queue_bytes_max=30_000))
+    answers: list[BookieError | None] = []
+    for entry_id in range(1000):
+        bookie.add_entries(
+            1, (entry_id,), [entry(1, entry_id)], last_add_confirmed=-1, on_added=answers.append
+        )
+    # The bound counts entries; the last head goes over it.
+    assert bookie.pending_bytes < 30_000 + 100
+    await until(lambda: len(answers) == 1000)
+    kept = answers.count(None)
+    assert 100 < kept < 300
+    assert not any(answers[:kept])
+    assert "queue is full" in str(answers[kept])
+    assert await read_all(bookie, 1) == list(range(kept))
+    await bookie.close()
 
 
 async def test_entries_are_read_while_their_flush_fails() -> None:
