@@ -17,7 +17,6 @@ import msgspec
 
 from magnetar.bookie import identity as identity_file
 from magnetar.bookie.checkpoint import CheckpointDamaged, read_mark
-from magnetar.bookie.entry_log import SUFFIX as LOG_SUFFIX
 from magnetar.bookie.entry_log import file_name as log_file_name
 from magnetar.bookie.entry_log import log_ids
 from magnetar.bookie.files import DataDirLocked, Files
@@ -176,7 +175,7 @@ def _index(
     try:
         store = open_index(path)
         try:
-            _read_index(Index(store), path, found, facts, blocks, named)
+            _read_index(Index(store), path, found, facts, blocks, bad, named)
         finally:
             store.close()
     except IndexDamaged as error:
@@ -185,7 +184,7 @@ def _index(
     for log_id, finding in bad:
         # Bad bytes that nothing names were left by a flush that never finished.
         views = named.get(log_id, set())
-        lost = any(finding.offset <= offset < finding.end for offset in views)
+        lost = any(map(finding.covers, views))
         if complete and not lost and not (finding.offset == 0 and views):
             finding.kind = TORN
         found.findings.append(finding)
@@ -199,6 +198,7 @@ def _read_index(
     found: Inspection,
     facts: IndexFacts,
     blocks: dict[int, dict[int, BlockFact]],
+    bad: list[tuple[int, Finding]],
     named: dict[int, set[int]],
 ) -> None:
     for _, record in index.ledgers():
@@ -213,7 +213,6 @@ def _read_index(
         facts.damaged_ranges += 1
         text = f"entries {damage.first} to {damage.last} of ledger {damage.ledger_id} were lost"
         found.findings.append(Finding(DAMAGE, damage.file, damage.offset, text))
-    bad_offsets = {(f.file, f.offset) for f in found.findings}
     last: View | None = None
     for view in index.all_views():
         facts.views += 1
@@ -223,12 +222,15 @@ def _read_index(
             found.findings.append(Finding(DAMAGE, str(path), 0, text))
         last = view
         wrong = _check_view(view, blocks)
-        file = str(path.parent / identity_file.ENTRY_LOG_DIR / log_file_name(view.log_id))
-        if wrong and (file, view.offset) not in bad_offsets:
-            text = (
-                f"the index has entries {view.first} to {view.last} of ledger "
-                f"{view.ledger_id} here, but {wrong}"
-            )
+        if not wrong:
+            continue
+        held = f"entries {view.first} to {view.last} of ledger {view.ledger_id}"
+        known = [item for log_id, item in bad if log_id == view.log_id and item.covers(view.offset)]
+        for finding in known:
+            finding.text += f"; the index has {held} at {view.offset}"
+        if not known:
+            file = str(path.parent / identity_file.ENTRY_LOG_DIR / log_file_name(view.log_id))
+            text = f"the index has {held} here, but {wrong}"
             found.findings.append(Finding(DAMAGE, file, view.offset, text))
 
 
@@ -266,5 +268,5 @@ def _without_view(
                     f"no view names this block of ledger {block.ledger_id}, entries "
                     f"{block.first} to {block.last}: deleted, written again or never finished"
                 )
-                file = str(log_dir / f"{log_id:010d}{LOG_SUFFIX}")
+                file = str(log_dir / log_file_name(log_id))
                 found.findings.append(Finding(NOTE, file, offset, text, offset + block.size))

@@ -38,6 +38,10 @@ class Finding(msgspec.Struct):
     text: str
     end: int = -1
 
+    def covers(self, offset: int) -> bool:
+        """Whether it is about the bytes at `offset`."""
+        return self.offset <= offset < self.end
+
 
 class LedgerFacts(msgspec.Struct):
     """A ledger's entries in one file."""

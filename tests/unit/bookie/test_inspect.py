@@ -1,0 +1,203 @@
+"""The inspector: what it counts, what it calls damage, and the command in front of it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.index import Index, View, put_view
+from magnetar.bookie.index_store import Batch, RocksIndexStore
+from magnetar.bookie.inspect import Inspection, inspect
+from magnetar.bookie.os_files import OsFiles
+from magnetar.cli.main import main
+
+from .conftest import Opener, add
+
+
+@pytest.fixture
+async def data_dir(open_bookie: Opener, tmp_path: Path) -> Path:
+    """Two ledgers in entry logs, a third in the journal only, a fence and a delete."""
+    bookie = await open_bookie()
+    for start in range(0, 200, 50):
+        await add(bookie, 1, range(start, start + 50))
+        await add(bookie, 2, [start, start + 2, start + 7])
+    await bookie.flush()
+    await add(bookie, 3, range(30))
+    await bookie.ledger_end(2, fence=True)
+    await bookie.delete_ledger(2)
+    await bookie.abort()
+    return tmp_path / "data"
+
+
+def of_kind(found: Inspection, kind: str) -> list[tuple[str, int, str]]:
+    return [
+        (Path(item.file).name, item.offset, item.text)
+        for item in found.findings
+        if item.kind == kind
+    ]
+
+
+async def test_what_is_sound_is_counted(data_dir: Path) -> None:
+    found = inspect(OsFiles(), data_dir)
+    assert not of_kind(found, "damage")
+    assert not of_kind(found, "torn")
+    assert not found.damaged
+    assert found.bookie_id == "b1"
+    assert found.format_version == 1
+    assert found.checkpoint is not None
+    assert found.checkpoint.seq == 8
+    (journal,) = found.journals
+    assert journal.records["add"] == 9
+    assert (journal.records["fence"], journal.records["delete"]) == (1, 1)
+    assert (journal.first_seq, journal.last_seq) == (1, 11)
+    ledger = journal.ledgers[3]
+    assert (ledger.first_entry, ledger.last_entry, ledger.entries) == (0, 29, 30)
+    assert ledger.bytes == 3000
+    (log,) = found.logs
+    assert log.entries == 212
+    assert log.ledgers[2].entries == 12
+    assert log.ledgers[1].last_entry == 199
+    assert found.index is not None
+    assert found.index.views == log.blocks
+    assert found.index.ledgers == 2
+    assert found.index.blocks_without_view == 0
+
+
+async def test_blocks_without_a_view_are_notes(open_bookie: Opener, data_dir: Path) -> None:
+    bookie = await open_bookie()
+    await bookie.flush()
+    await bookie.close()
+    found = inspect(OsFiles(), data_dir)
+    assert not found.damaged
+    assert found.index is not None
+    assert found.index.blocks_without_view == 1
+    assert found.index.deleted == 1
+    ((name, offset, text),) = of_kind(found, "note")
+    assert name == "0000000001.log"
+    assert offset > 0
+    assert "ledger 2, entries 0 to 157" in text
+
+
+def change(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x10
+    path.write_bytes(content)
+
+
+async def test_a_damaged_block_is_named_with_its_offset(data_dir: Path) -> None:
+    log = data_dir / "entry-logs" / "0000000001.log"
+    change(log, log.read_bytes().index(b"1:100 "))
+    found = inspect(OsFiles(), data_dir)
+    assert found.damaged
+    ((name, offset, text),) = of_kind(found, "damage")
+    assert name == log.name
+    assert log.read_bytes()[offset : offset + 4] == b"MEB1"
+    assert "fail their CRC" in text
+    assert "the index has entries 100 to 149 of ledger 1" in text
+    # The blocks behind it are still counted.
+    assert found.index is not None
+    assert found.logs[0].blocks == found.index.views - 1
+
+
+async def test_a_damaged_record_is_named_with_its_offset(data_dir: Path) -> None:
+    (journal,) = (data_dir / "journal").glob("*.journal")
+    changed = journal.read_bytes().index(b"3:7 ")
+    change(journal, changed)
+    found = inspect(OsFiles(), data_dir)
+    ((name, offset, text),) = of_kind(found, "damage")
+    assert name == journal.name
+    assert 4096 <= offset < changed
+    assert "CRC" in text
+    assert found.journals[0].records["fence"] == 1
+
+
+async def test_a_cut_log_is_damage_and_a_cut_tail_is_torn(data_dir: Path) -> None:
+    log = data_dir / "entry-logs" / "0000000001.log"
+    content = log.read_bytes()
+    log.write_bytes(content + b"MEB1 and then the power went")
+    assert [item[:2] for item in of_kind(inspect(OsFiles(), data_dir), "torn")] == [
+        (log.name, len(content))
+    ]
+    log.write_bytes(content[:-10])
+    found = inspect(OsFiles(), data_dir)
+    assert [item[0] for item in of_kind(found, "damage")] == [log.name]
+
+
+@pytest.mark.parametrize(
+    ("lost", "text"),
+    [
+        ("entry-logs/0000000001.log", "the file is missing"),
+        ("journal/0000000000000001.journal", "the checkpoint names this file: missing"),
+        ("identity", "no identity file"),
+    ],
+)
+async def test_a_missing_file_is_damage(data_dir: Path, lost: str, text: str) -> None:
+    (data_dir / lost).unlink()
+    found = inspect(OsFiles(), data_dir)
+    assert any(text in item[2] for item in of_kind(found, "damage"))
+
+
+async def test_views_are_held_against_the_blocks(data_dir: Path) -> None:
+    store = RocksIndexStore(data_dir / "index")
+    (first, *_) = list(Index(store).views(1))
+    batch = Batch()
+    put_view(batch, View(9, 0, 5, 1, first.offset + 8, 100))
+    put_view(batch, View(10, 0, 5, 1, first.offset, first.length))
+    put_view(batch, View(1, first.first + 1, first.last, 1, first.offset, first.length))
+    store.write(batch)
+    store.sync()
+    store.close()
+    texts = [item[2] for item in of_kind(inspect(OsFiles(), data_dir), "damage")]
+    assert any("no valid block begins there" in text for text in texts)
+    assert any("the block there is of ledger 1" in text for text in texts)
+    assert any("overlap" in text for text in texts)
+
+
+async def test_a_running_bookie_is_noted(open_bookie: Opener, data_dir: Path) -> None:
+    await open_bookie()
+    notes = of_kind(inspect(OsFiles(), data_dir), "note")
+    assert any("in use by process" in text for _, _, text in notes)
+
+
+async def test_nothing_is_changed(data_dir: Path) -> None:
+    def state() -> dict[Path, tuple[int, bytes]]:
+        files = [path for path in data_dir.rglob("*") if path.is_file() and path.name != "lock"]
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+    before = state()
+    inspect(OsFiles(), data_dir)
+    assert state() == before
+
+
+async def test_the_command(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bookie", "inspect", str(data_dir)]) == 0
+    text = capsys.readouterr().out
+    assert "bookie 'b1'" in text
+    assert "0000000000000001.journal" in text
+    assert "0000000001.log" in text
+    assert "0 damage" in text
+    assert main(["bookie", "inspect", str(data_dir), "--ledger", "3"]) == 0
+    assert "29" in capsys.readouterr().out
+    assert main(["bookie", "inspect", str(data_dir), "--journal"]) == 0
+    assert "0000000001.log" not in capsys.readouterr().out
+    assert main(["bookie", "inspect", str(data_dir / "nowhere")]) == 2
+
+
+def test_the_command_finds_damage(data_dir: Path) -> None:
+    log = data_dir / "entry-logs" / "0000000001.log"
+    change(log, log.stat().st_size // 2)
+    command = [sys.executable, "-m", "magnetar.cli.main", "bookie", "inspect", str(data_dir)]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 1, done.stderr
+    findings = json.loads(done.stdout)["findings"]
+    assert [item["file"] for item in findings if item["kind"] == "damage"] == [str(log)]
+
+
+async def test_a_directory_that_is_no_bookies(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    found = inspect(OsFiles(), tmp_path / "other")
+    assert found.damaged
+    shutil.rmtree(tmp_path / "other")
