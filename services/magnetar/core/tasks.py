@@ -7,13 +7,16 @@ fails, and `stop()` cancels what is left and waits for it, with a deadline.
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
+from magnetar.core.errors import ServiceNotReady
 from magnetar.core.log import get_logger
 
 log = get_logger("magnetar.tasks")
 
 STOP_TIMEOUT_S = 5.0
+
+T = TypeVar("T")
 
 
 class TaskSet:
@@ -36,6 +39,20 @@ class TaskSet:
         self._tasks.add(task)
         task.add_done_callback(self._finished)
         return task
+
+    async def finish(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
+        """The result of `coroutine`, which runs to its end even where the caller is cancelled.
+
+        For what must not be cut in the middle: a write, and the memory of what was written. Raises
+        ServiceNotReady after `stop()`.
+        """
+        if self._stopped:
+            coroutine.close()
+            raise ServiceNotReady(f"{self.owner} is stopping")
+        task = asyncio.get_running_loop().create_task(coroutine, name=f"{self.owner}/{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
 
     def _finished(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

@@ -78,6 +78,7 @@ class Appender:
     __slots__ = (
         "_bytes_max",
         "_context",
+        "_creating",
         "_entries_max",
         "_info",
         "_loop",
@@ -130,6 +131,7 @@ class Appender:
         self._roll_from = 0.0
         self._roll_at = 0.0
         self._rolling: asyncio.Task[None] | None = None
+        self._creating: asyncio.Future[LedgerWriter] | None = None
         self._notifying = False
 
     @property
@@ -319,7 +321,14 @@ class Appender:
         self._owner.ledger_ended(info)
 
     async def _open_ledger(self) -> None:
-        writer = await self._owner.create_ledger()
+        if self._creating is None:
+            self._creating = asyncio.ensure_future(self._owner.create_ledger())
+        # One that comes too late for its roll is on record all the same: the next roll has it.
+        try:
+            writer = await asyncio.shield(self._creating)
+        finally:
+            if self._creating.done():
+                self._creating = None
         self._info = self.index.get(writer.ledger_id)
         self.writer = writer
         self._sent_bytes = self._sent_entries = 0

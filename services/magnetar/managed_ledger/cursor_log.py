@@ -69,6 +69,7 @@ class CursorLog:
         "_context",
         "_deltas_bytes",
         "_lock",
+        "_record_lock",
         "_revision",
         "_snapshot_bytes",
         "_writer",
@@ -85,6 +86,7 @@ class CursorLog:
         self._revision = revision
         self._writer: LedgerWriter | None = None
         self._lock: asyncio.Lock | None = None
+        self._record_lock: asyncio.Lock | None = None
         self._base: int | None = None
         self._snapshot_bytes = 0
         self._deltas_bytes = 0
@@ -163,14 +165,7 @@ class CursorLog:
             self._context.tasks.start(self.delete_retired(), f"retire {self.key}")
 
     async def _roll(self, state: AckState) -> None:
-        try:
-            writer = await self._context.ledgers.create(
-                {"magnetar.cursor": self.key}, with_ledger=self._announce
-            )
-        except BadRevision as error:
-            raise self._fenced(error) from error
-        self._revision = writer.revision
-        self.record = self._announced(writer.ledger_id)
+        writer = await self._context.tasks.finish(self._create(), f"ledger of {self.key}")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         state.take_fresh()
         mark = state.mark_delete
@@ -180,16 +175,28 @@ class CursorLog:
         retired -= {writer.ledger_id, NO_LEDGER}
         now_ms = self._context.clock.now_ms()
         await self._put(
-            msgspec.structs.replace(
-                self.record,
-                ledger_id=writer.ledger_id,
-                mark_delete=mark,
-                last_active_ms=now_ms,
-                switched_ms=now_ms,
-                deleting=tuple(sorted(retired)),
-            )
+            {
+                "ledger_id": writer.ledger_id,
+                "mark_delete": mark,
+                "last_active_ms": now_ms,
+                "switched_ms": now_ms,
+                "deleting": tuple(sorted(retired)),
+            }
         )
         self._writer = writer
+
+    async def _create(self) -> LedgerWriter:
+        """A new ledger, which the record names from then on."""
+        async with self.recording():
+            try:
+                writer = await self._context.ledgers.create(
+                    {"magnetar.cursor": self.key}, with_ledger=self._announce
+                )
+            except BadRevision as error:
+                raise self._fenced(error) from error
+            self._revision = writer.revision
+            self.record = self._announced(writer.ledger_id)
+            return writer
 
     def _announced(self, ledger_id: int) -> CursorRecord:
         return msgspec.structs.replace(self.record, deleting=(*self.record.deleting, ledger_id))
@@ -208,7 +215,7 @@ class CursorLog:
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replaces the cursor's properties."""
         async with self.locked():
-            await self._put(msgspec.structs.replace(self.record, properties=dict(properties)))
+            await self._put({"properties": dict(properties)})
 
     async def close(self, state: AckState, *, dirty: bool) -> None:
         """Ends the ledger. What is `dirty` and fits the record is written there, without one."""
@@ -218,24 +225,35 @@ class CursorLog:
                 await writer.close()
             elif dirty:
                 await self._put(
-                    msgspec.structs.replace(
-                        self.record,
-                        mark_delete=state.mark_delete,
-                        last_active_ms=self._context.clock.now_ms(),
-                        ledger_id=NO_LEDGER,
-                        deleting=tuple(self.ledger_ids),
-                    )
+                    {
+                        "mark_delete": state.mark_delete,
+                        "last_active_ms": self._context.clock.now_ms(),
+                        "ledger_id": NO_LEDGER,
+                        "deleting": tuple(self.ledger_ids),
+                    }
                 )
                 state.take_fresh()
 
-    async def _put(self, record: CursorRecord) -> None:
-        try:
-            self._revision = await self._context.store.put(
-                self.key, encode(record), expected=self._revision
-            )
-        except BadRevision as error:
-            raise self._fenced(error) from error
-        self.record = record
+    async def _put(self, changes: dict[str, object]) -> None:
+        """Changes the record. Neither this nor `_create` is cut in the middle: see LedgerList."""
+        await self._context.tasks.finish(self._put_whole(changes), f"record {self.key}")
+
+    async def _put_whole(self, changes: dict[str, object]) -> None:
+        async with self.recording():
+            record = msgspec.structs.replace(self.record, **changes)
+            try:
+                self._revision = await self._context.store.put(
+                    self.key, encode(record), expected=self._revision
+                )
+            except BadRevision as error:
+                raise self._fenced(error) from error
+            self.record = record
+
+    def recording(self) -> asyncio.Lock:
+        """Held by each write of the record, which may outlast who asked for it."""
+        if self._record_lock is None:
+            self._record_lock = asyncio.Lock()
+        return self._record_lock
 
     def _fenced(self, error: BadRevision) -> ManagedLedgerFenced:
         return ManagedLedgerFenced(f"cursor {self.key} has another owner: {error}")

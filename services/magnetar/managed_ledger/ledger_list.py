@@ -1,13 +1,17 @@
 """The metadata record of one managed ledger, and what is written together with it.
 
 All writes are serialised here and are compare-and-swap; memory changes after the store has, and
-every write says all that is known of the ledgers. A ledger leaves the record before its bytes go:
-its id moves to `deleting`, and is dropped from there by the first write after the deletion, so
-whatever a crash interrupts is taken up again.
+every write says all that is known of the ledgers. A write and what memory makes of it are never
+cut apart: a caller that is cancelled meanwhile (its client left, its time is over) does not end
+them. Otherwise the next write would meet the revision of the last and take itself for fenced.
+
+A ledger leaves the record before its bytes go: its id moves to `deleting`, and is dropped from
+there by the first write after the deletion, so whatever a crash interrupts is taken up again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -24,6 +28,8 @@ from magnetar.managed_ledger.record import (
     managed_ledger_key,
 )
 from magnetar.metadata.store import BadRevision, Delete, Operation, Put
+
+T = TypeVar("T")
 
 OnFenced = Callable[[ManagedLedgerFenced], None]
 
@@ -81,6 +87,9 @@ class LedgerList:
 
     async def create_ledger(self) -> LedgerWriter:
         """Creates the next ledger and adds it to record and index, in one transaction."""
+        return await self._whole(self._create_ledger())
+
+    async def _create_ledger(self) -> LedgerWriter:
         async with self.locked():
             created_ms = self._context.clock.now_ms()
             planned = self._record
@@ -104,6 +113,9 @@ class LedgerList:
 
     async def remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
         """Takes the ledgers that `choose` names, a head of the list, out of record and index."""
+        return await self._whole(self._remove_ledgers(choose))
+
+    async def _remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
         async with self.locked():
             removed = choose()
             if not removed:
@@ -148,13 +160,13 @@ class LedgerList:
 
     async def set_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         """Replaces the properties by what `change` makes of them."""
-        async with self.locked():
-            await self._write(self._changed(properties=change(self._record.properties)))
+        await self._whole(
+            self._write_changed(lambda: self._changed(properties=change(self._record.properties)))
+        )
 
     async def terminate(self, position: Position) -> None:
         """Records where the log ends for good."""
-        async with self.locked():
-            await self._write(self._changed(terminated_at=position))
+        await self._whole(self._write_changed(lambda: self._changed(terminated_at=position)))
 
     async def create_cursor(self, put: Put) -> int:
         """Writes a new cursor's record; its revision. Needs `locked`."""
@@ -165,7 +177,7 @@ class LedgerList:
 
     async def delete_cursor(self, cursor_log: CursorLog) -> None:
         """Deletes a cursor's record; its ledgers become this record's to delete."""
-        async with cursor_log.locked(), self.locked():
+        async with cursor_log.locked(), cursor_log.recording(), self.locked():
             operations: list[Operation] = [Delete(cursor_log.key, cursor_log.revision)]
             ledger_ids = cursor_log.ledger_ids
             record = self._changed(deleting=(*self._record.deleting, *ledger_ids))
@@ -179,6 +191,13 @@ class LedgerList:
                 self._written(record, revision)
 
     # -- writing
+
+    async def _whole(self, coroutine: Coroutine[None, None, T]) -> T:
+        return await self._context.tasks.finish(coroutine, f"record {self.name}")
+
+    async def _write_changed(self, changed: Callable[[], ManagedLedgerRecord]) -> None:
+        async with self.locked():
+            await self._write(changed())
 
     def _changed(
         self,

@@ -239,6 +239,13 @@ class ManagedLedger:
         state cannot be read, Conflict where a non-durable cursor has the name.
         """
         self._check_open()
+        return await self._context.tasks.finish(
+            self._open_cursor(name, initial, dict(properties or {})), f"cursor {name}"
+        )
+
+    async def _open_cursor(
+        self, name: str, initial: Position | str, properties: dict[str, str]
+    ) -> Cursor:
         async with self._list.locked():
             if (existing := self._cursors.get(name)) is not None:
                 if not existing.durable:
@@ -253,7 +260,7 @@ class ManagedLedger:
                 created_ms=now_ms,
                 last_active_ms=now_ms,
                 switched_ms=now_ms,
-                properties=dict(properties or {}),
+                properties=properties,
             )
             put = Put(cursor_key(self.name, name), encode(record), ABSENT)
             revision = await self._list.create_cursor(put)
@@ -280,6 +287,9 @@ class ManagedLedger:
 
     async def delete_cursor(self, name: str) -> None:
         """Deletes the cursor and what it stored. Raises NotFound."""
+        await self._context.tasks.finish(self._delete_cursor(name), f"cursor {name}")
+
+    async def _delete_cursor(self, name: str) -> None:
         cursor = self._cursors.get(name)
         if cursor is None and name not in self.broken_cursors:
             raise NotFound(f"no cursor {name} in {self.name}")
@@ -376,6 +386,9 @@ class ManagedLedger:
         if self.terminated_at is not None:
             return self.terminated_at
         self._check_open()
+        return await self._context.tasks.finish(self._terminate(), f"terminate {self.name}")
+
+    async def _terminate(self) -> Position:
         await self._appender.finish(AppenderState.TERMINATED)
         await self._list.terminate(self.last_confirmed)
         return self.last_confirmed

@@ -1,0 +1,124 @@
+"""A caller that goes away in the middle of a metadata write: what was written stays known."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+from tests.unit.ledger.stage import NAME, Stage, publish
+
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import PersistenceError
+from magnetar.core.ids import EARLIEST
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import Operation
+
+
+class LateStore(MemoryStore):
+    """Writes land at once; their callers hear of it only when `answering` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.landed = asyncio.Event()
+
+    async def _answer(self) -> None:
+        self.landed.set()
+        await self.answering.wait()
+
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
+    ) -> int:
+        revision = await super().put(key, value, expected=expected, lease_id=lease_id)
+        await self._answer()
+        return revision
+
+    async def transact(self, operations: Sequence[Operation]) -> int:
+        revision = await super().transact(operations)
+        await self._answer()
+        return revision
+
+
+Write = Callable[[ManagedLedger], Awaitable[object]]
+
+WRITES: dict[str, Write] = {
+    "properties": lambda ledger: ledger.set_properties({"a": "1"}),
+    "new cursor": lambda ledger: ledger.open_cursor("new"),
+    "cursor deleted": lambda ledger: ledger.delete_cursor("old"),
+    "cursor's properties": lambda ledger: ledger.cursors["old"].set_properties({"a": "1"}),
+    "terminated": lambda ledger: ledger.terminate(),
+    "trimmed": lambda ledger: ledger.truncate(),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+async def test_a_cancelled_writer_leaves_nobody_fenced(write: Write) -> None:
+    stage = Stage()
+    stage.store = store = LateStore()
+    ledger = await stage.factory().open(NAME)
+    await ledger.open_cursor("old")
+    await publish(ledger, b"a", b"b")
+    store.landed.clear()
+    store.answering.clear()
+    task = asyncio.ensure_future(write(ledger))
+    await store.landed.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    store.answering.set()
+    # Whatever writes the same records next finds them as it left them.
+    await ledger.set_properties({"b": "2"})
+    assert not ledger.fenced
+    assert ledger.properties["b"] == "2"
+    for name in ("old", "new"):
+        if name not in ledger.cursors and ledger.state != "Terminated":
+            await ledger.open_cursor(name)
+        if name in ledger.cursors:
+            await ledger.cursors[name].set_properties({"c": "3"})
+    if ledger.state == "Terminated":
+        assert ledger.terminated, "what takes no more entries has its end on record"
+    else:
+        await publish(ledger, b"c")
+    await ledger.close()
+
+
+async def test_a_ledger_that_is_created_too_late_is_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.appender.CREATE_TIMEOUT_S", 0.01)
+    stage = Stage()
+    stage.store = store = LateStore()
+    ledger = await stage.factory().open(NAME)
+    store.answering.clear()
+    with pytest.raises(PersistenceError):
+        await publish(ledger, b"a")
+    store.answering.set()
+    monkeypatch.setattr("magnetar.managed_ledger.appender.CREATE_TIMEOUT_S", 20.0)
+    assert await publish(ledger, b"b") == (1, 0)
+    await ledger.roll_over()
+    assert await publish(ledger, b"c") == (2, 0)
+    again = await stage.factory().open(NAME)
+    assert [info.ledger_id for info in again.ledgers] == [1, 2]
+    assert not again.fenced
+
+
+async def test_a_cursor_whose_write_took_too_long_is_written_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.cursor_log.WRITE_TIMEOUT_S", 0.01)
+    stage = Stage()
+    stage.store = store = LateStore()
+    ledger = await stage.factory().open(NAME)
+    cursor = await ledger.open_cursor("sub", initial=EARLIEST)
+    await publish(ledger, b"a", b"b")
+    cursor.ack(*ledger.last_confirmed)
+    store.answering.clear()
+    with pytest.raises(PersistenceError):
+        await cursor.flush()
+    store.answering.set()
+    monkeypatch.setattr("magnetar.managed_ledger.cursor_log.WRITE_TIMEOUT_S", 20.0)
+    await cursor.flush()
+    assert cursor.state == "Open"
+    again = await stage.factory().open(NAME)
+    assert again.cursors["sub"].is_acked(*ledger.last_confirmed)
