@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
-from magnetar.core.errors import ConsumerBusy, MagnetarError, MetadataError
+from magnetar.core.errors import ConsumerBusy, ConsumerNotFound, MagnetarError, MetadataError
 from magnetar.core.ids import LATEST, Position
 
 EXCLUSIVE, FAILOVER = SubType.Exclusive, SubType.Failover
@@ -306,3 +306,19 @@ async def test_a_batch_of_no_messages_counts_as_one(rig, make_entry):
         for position in positions:
             subscription.ack_one(consumer, *position)
         assert (consumer.unacked, subscription.cursor.backlog) == (0, 0)
+
+
+async def test_what_a_consumer_says_after_it_was_sent_away_means_nothing(rig):
+    positions = await rig.publish_texts(3)
+    subscription = await rig.subscription()
+    consumer, _ = await rig.attach(subscription, "a", EXCLUSIVE)
+    await subscription.seek(Position(*positions[0]))
+    answers = []
+    subscription.ack_one(consumer, *positions[0])
+    subscription.ack(consumer, [(*positions[1], None, 0)], False, answers.append)
+    subscription.redeliver(consumer)
+    subscription.flow(consumer, 10)
+    assert subscription.cursor.backlog == 3
+    assert [type(each) for each in answers] == [ConsumerNotFound]
+    _, sink = await rig.attach(subscription, "a", EXCLUSIVE)
+    assert sink.texts == ["0", "1", "2"]

@@ -27,6 +27,7 @@ class Consumer:
 
     __slots__ = (
         "acked_messages",
+        "attached",
         "average_messages",
         "blocked",
         "bytes_out",
@@ -51,6 +52,7 @@ class Consumer:
     def __init__(self, spec: ConsumerSpec, sink: ConsumerSink, clock: Clock) -> None:
         self.spec = spec
         self.sink = sink
+        self.attached = False
         self.permits = 0
         self.unacked = 0
         self.blocked = False

@@ -25,6 +25,7 @@ from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
+    ConsumerNotFound,
     MagnetarError,
     MetadataError,
     NotAllowed,
@@ -132,7 +133,12 @@ class PersistentSubscription:
                 if self.dispatcher is not None:
                     self.dispatcher.close()
                 self.dispatcher = dispatcher
-            dispatcher.add_consumer(consumer)
+            consumer.attached = True
+            try:
+                dispatcher.add_consumer(consumer)
+            except MagnetarError:
+                consumer.attached = False
+                raise
             self.cursor.last_active_ms = self.clock.now_ms()
 
     async def _evict_dead(self, dispatcher: Dispatcher) -> None:
@@ -143,14 +149,15 @@ class PersistentSubscription:
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detaches a consumer; what it held goes to others, or back. Idempotent."""
-        if self.dispatcher is not None and consumer in self.dispatcher.consumers:
+        if self.dispatcher is not None and consumer.attached:
+            consumer.attached = False
             self._gone.add(consumer)
             self.dispatcher.remove_consumer(consumer)
             self.cursor.last_active_ms = self.clock.now_ms()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """FLOW: the consumer has room for so many more messages."""
-        if self.dispatcher is not None and consumer in self.dispatcher.consumers:
+        if self.dispatcher is not None and consumer.attached:
             self.dispatcher.flow(consumer, permits)
 
     def on_writable(self, consumer: Consumer) -> None:  # noqa: ARG002 - one dispatcher serves all
@@ -162,6 +169,8 @@ class PersistentSubscription:
 
     def ack_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
         """Acknowledges one whole entry; no answer is wanted."""
+        if not consumer.attached:
+            return  # sent before the client knew that a seek has sent it away
         self.cursor.ack(ledger_id, entry_id)
         consumer.last_acked_ms = self.clock.now_ms()
         dispatcher = self.dispatcher
@@ -182,6 +191,8 @@ class PersistentSubscription:
         consumer.last_acked_ms = self.clock.now_ms()
         error: MagnetarError | None = None
         try:
+            if not consumer.attached:
+                raise ConsumerNotFound("Consumer not found")
             if cumulative:
                 self._ack_cumulative(positions)
             else:
@@ -235,7 +246,7 @@ class PersistentSubscription:
         epoch: int | None = None,
     ) -> None:
         """Sends again: on shared types the positions named, else all that is unacknowledged."""
-        if self.dispatcher is not None and consumer in self.dispatcher.consumers:
+        if self.dispatcher is not None and consumer.attached:
             self.dispatcher.redeliver(consumer, positions, epoch)
 
     # -- moving the cursor
