@@ -1,7 +1,8 @@
 """The socket of one client: bytes into the decoder, what gathered out in one call.
 
-Frames to send are collected in a list and written once per turn of the event loop, so that the
-receipts of a commit, or the messages of a dispatch, cost one system call. Reading pauses while
+Frames to send are collected and written once per turn of the event loop, so that the receipts of a
+commit, or the messages of a dispatch, cost one system call: uvloop does that by itself, without one
+more turn of the loop, for asyncio's own loop it is done here. Reading pauses while
 what the client published and has not been receipted for exceeds a bound, so that a fast producer
 waits in its own TCP window, not in our memory. A reader that is too slow makes `writable` false:
 dispatchers hand nothing over until the transport's buffer has drained.
@@ -29,6 +30,7 @@ class Connection(asyncio.BufferedProtocol):
         "_decoder",
         "_flush_scheduled",
         "_loop",
+        "_loop_gathers",
         "_out",
         "_session",
         "_transport",
@@ -44,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._flush_scheduled = False
+        self._loop_gathers = False
         self.writable = True
         self.closed = False
         self.heard = True
@@ -53,6 +56,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are not registered as asyncio.Transport, but are it in all they do.
         self._transport = cast("asyncio.Transport", transport)
+        self._loop_gathers = type(transport).__module__.startswith("uvloop")
         self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
         host, port = transport.get_extra_info("peername")[:2]
         self._session.opened(self, f"/{host}:{port}")
@@ -92,6 +96,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, frame: bytes) -> None:
         """Queues a whole frame, or several; it leaves with this turn of the loop."""
+        if self._loop_gathers:
+            if not self.closed:
+                self._transport.write(frame)  # type: ignore[union-attr]  # set when opened
+            return
         self._out.append(frame)
         if not self._flush_scheduled:
             self._flush_scheduled = True
@@ -99,6 +107,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def send_parts(self, parts: list[bytes]) -> None:
         """Queues frames given in parts, in order."""
+        if self._loop_gathers:
+            if not self.closed:
+                self._transport.writelines(parts)  # type: ignore[union-attr]
+            return
         self._out += parts
         if not self._flush_scheduled:
             self._flush_scheduled = True
