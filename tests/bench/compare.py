@@ -21,6 +21,7 @@ from tests.bench.servers import MagnetarServer, PulsarServer, Server, memory_mib
 
 PORTS = {"magnetar": (26650, 28080), "pulsar": (36650, 38080)}
 NO_PERF_NEEDED = ("idle", "latency", "wheel 1 KiB batched", "wheel 1 KiB unbatched", "idle topics")
+ONCE = ("idle", "idle topics", "restart, 1 GiB in 100 topics")
 START_RUNS = 3
 SETTLE_S = 2.0
 
@@ -83,7 +84,7 @@ def _measure(
     for name in names:
         if name == "start":
             continue
-        for _ in range(1 if name in ("idle", "idle topics") else arguments.runs):
+        for _ in range(1 if name in ONCE else arguments.runs):
             for load in loads:
                 time.sleep(SETTLE_S)
                 keep(name, load.server, SCENARIOS[name](load))

@@ -19,6 +19,8 @@ from tests.bench.servers import Server, cpu_seconds, memory_mib
 Row = dict[str, float | int | str | None]
 DRAIN_MESSAGES = 1_000_000
 IDLE_TOPICS = 10_000
+BACKLOG_TOPICS = 100
+BACKLOG_MESSAGES = 1 << 20
 PY = Path(__file__).parent / "clients"
 
 
@@ -160,6 +162,20 @@ def idle_topics(load: Load) -> Row:
     }
 
 
+def restart(load: Load) -> Row:
+    """Restart with a backlog of 1 GiB in 100 topics; Magnetar is killed with -9 before."""
+    topic = load.topic("restart")
+    names = [f"{topic}-{index}" for index in range(BACKLOG_TOPICS)]
+    url = f"pulsar://127.0.0.1:{load.server.port}"
+    load.run(sys.executable, str(PY / "subscribe_each.py"), url, "restart", *names)
+    load.run(
+        *(str(load.perf), "produce", "-r", "2000000", "-ml", "64M", "-s", "1024"),
+        *("-t", str(BACKLOG_TOPICS), "-m", str(BACKLOG_MESSAGES), topic),
+    )
+    load.server.stop()
+    return {"ready_s": round(load.server.start(), 3)}
+
+
 SCENARIOS: dict[str, Callable[[Load], Row]] = {
     "idle": idle,
     "latency": latency,
@@ -176,4 +192,5 @@ SCENARIOS: dict[str, Callable[[Load], Row]] = {
     "drain batched": drain(),
     "drain unbatched": drain("-db", "-o", "5000"),
     "idle topics": idle_topics,
+    "restart, 1 GiB in 100 topics": restart,
 }

@@ -11,7 +11,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -77,8 +76,9 @@ class MagnetarServer:
         return wait_ready(self.http_port, started, self._process)
 
     def stop(self) -> None:
+        """Kills: a restart is measured as after a crash."""
         if self._process is not None:
-            self._process.terminate()
+            self._process.kill()
             self._process.wait(60)
 
 
@@ -114,15 +114,6 @@ class PulsarServer:
 
     def stop(self) -> None:
         subprocess.run([str(self.kit / "stop.sh"), str(self.data_dir)], check=False)
-
-
-@dataclass(slots=True)
-class Usage:
-    """What a process used between two looks."""
-
-    cpu_s: float
-    resident_mib: float
-    peak_mib: float
 
 
 def cpu_seconds(pid: int) -> float:

@@ -1,0 +1,16 @@
+"""subscribe_each.py URL NAME TOPIC...: one durable subscription from the beginning of each topic."""
+
+import sys
+
+import pulsar
+
+
+def main(url: str, name: str, *topics: str) -> None:
+    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
+    for topic in topics:
+        client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest).close()
+    client.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
