@@ -1,4 +1,4 @@
-"""subscribe_each.py URL NAME TOPIC...: one durable subscription from the beginning of each topic."""
+"""subscribe_each.py URL NAME TOPIC...: a durable subscription from the beginning of each."""
 
 import sys
 
