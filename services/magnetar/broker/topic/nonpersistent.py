@@ -46,7 +46,7 @@ class NonPersistentTopic:
         self.full_name = str(name)
         self.counters = TopicCounters()
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
-        self.producers = ProducerRegistry(self.full_name, None, _forget_epoch)
+        self.producers = ProducerRegistry(self.full_name, None, _forget_epoch, context.tasks)
         self.last_active_ms = context.clock.now_ms()
         self._context = context
         self._closing = False
@@ -62,8 +62,7 @@ class NonPersistentTopic:
 
     def remove_producer(self, producer: Producer) -> None:
         self.last_active_ms = self._context.clock.now_ms()
-        if (next_in_line := self.producers.remove(producer)) is not None:
-            self._context.tasks.start(self.producers.promote(next_in_line), "promote-producer")
+        self.producers.remove(producer)
 
     def publish(self, producer: Producer, run: PublishRun) -> None:
         """Hands the run to every subscription, then answers it."""

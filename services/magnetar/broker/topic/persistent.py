@@ -74,7 +74,7 @@ class PersistentTopic:
         self._next_index = 0
         epoch = managed_ledger.properties.get(EPOCH_PROPERTY)
         self.producers = ProducerRegistry(
-            self.full_name, None if epoch is None else int(epoch), self._store_epoch
+            self.full_name, None if epoch is None else int(epoch), self._store_epoch, self._tasks
         )
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = self._subscription(cursor.name)
@@ -102,8 +102,7 @@ class PersistentTopic:
     def remove_producer(self, producer: Producer) -> None:
         """The client closed it or its connection is gone."""
         self.last_active_ms = self._context.clock.now_ms()
-        if (next_in_line := self.producers.remove(producer)) is not None:
-            self._tasks.start(self.producers.promote(next_in_line), "promote-producer")
+        self.producers.remove(producer)
 
     def publish(self, producer: Producer, run: PublishRun) -> None:
         """Appends the run; its receipts are sent once it is durable."""

@@ -6,6 +6,11 @@
 - Access modes follow PIP-68. Every producer that gets exclusive access raises the topic's epoch,
   which is stored before the producer may publish; who comes back with a lower epoch was fenced in
   between, and must not publish again.
+- While an epoch is being stored its producer holds the access already, but may not publish yet; it
+  may be fenced or sent away meanwhile, and is refused then.
+- Whatever ends an exclusive access, the first that waits gets it, and where it cannot, the next:
+  nobody waits at a free topic. A task of the topic's does that, since the one that made way may be
+  cancelled at any time.
 Texts are those of Pulsar's broker: clients and operators match them.
 """
 
@@ -14,9 +19,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 from magnetar.broker.topic.producer import AccessMode, Producer
-from magnetar.core.errors import ProducerBusy, ProducerFenced
+from magnetar.core.errors import MagnetarError, ProducerBusy, ProducerFenced, ServiceNotReady
+from magnetar.core.tasks import TaskSet
 
 WAITING_PRODUCERS_MAX: Final = 10_000
+
+FENCED_TEXT: Final = "Fenced out by a producer with ExclusiveWithFencing access mode"
 
 StoreEpoch = Callable[[int], Awaitable[None]]
 
@@ -24,15 +32,31 @@ StoreEpoch = Callable[[int], Awaitable[None]]
 class ProducerRegistry:
     """Who may publish to one topic now, and who waits for it."""
 
-    __slots__ = ("_by_name", "_epoch", "_exclusive", "_store_epoch", "_topic", "_waiting")
+    __slots__ = (
+        "_by_name",
+        "_closings",
+        "_epoch",
+        "_exclusive",
+        "_store_epoch",
+        "_stored_epoch",
+        "_tasks",
+        "_topic",
+        "_waiting",
+    )
 
-    def __init__(self, topic: str, epoch: int | None, store_epoch: StoreEpoch) -> None:
+    def __init__(
+        self, topic: str, epoch: int | None, store_epoch: StoreEpoch, tasks: TaskSet
+    ) -> None:
         self._topic = topic
+        self._tasks = tasks
+        # The highest epoch given out, and the highest known to be durable.
         self._epoch = epoch
+        self._stored_epoch = epoch
         self._store_epoch = store_epoch
         self._by_name: dict[str, Producer] = {}
         self._exclusive: Producer | None = None
         self._waiting: deque[Producer] = deque()
+        self._closings = 0
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -47,39 +71,41 @@ class ProducerRegistry:
     async def add(self, producer: Producer) -> None:
         """Admits the producer (`ready` set), or queues it (`ready` unset).
 
-        Raises ProducerBusy or ProducerFenced.
+        Raises ProducerBusy, ProducerFenced, ServiceNotReady, or what storing the epoch raises.
         """
-        await self._free_name(producer)
+        if producer.access_mode is not AccessMode.EXCLUSIVE_WITH_FENCING:
+            await self._free_name(producer)
         match producer.access_mode:
             case AccessMode.SHARED:
                 if self._exclusive is not None or self._waiting:
                     raise ProducerBusy(self._held_by())
                 producer.topic_epoch = self._epoch
+                self._admit(producer)
+                return
             case AccessMode.EXCLUSIVE:
                 if self._exclusive is not None or self._waiting:
                     raise ProducerFenced(self._held_by())
                 if self._by_name:
                     raise ProducerFenced("Topic has existing shared producers")
-                await self._make_exclusive(producer)
             case AccessMode.EXCLUSIVE_WITH_FENCING:
                 self._check_epoch(producer)
                 self._fence_all()
-                await self._make_exclusive(producer)
             case AccessMode.WAIT_FOR_EXCLUSIVE:
-                if self._exclusive is not None or self._by_name:
+                if self._exclusive is not None or self._by_name or self._waiting:
                     if len(self._waiting) >= WAITING_PRODUCERS_MAX:
                         raise ProducerBusy(f"{len(self._waiting)} producers wait already")
                     self._waiting.append(producer)
                     return
-                await self._make_exclusive(producer)
-        self._by_name[producer.name] = producer
-        producer.ready = True
+        try:
+            await self._make_exclusive(producer)
+        except BaseException:
+            # Others may have begun to wait for it while its epoch was being stored.
+            self._promote_soon()
+            raise
+        self._admit(producer)
 
-    def remove(self, producer: Producer) -> Producer | None:
-        """Takes the producer out. Returns the waiting one whose turn it is now, if any.
-
-        The caller passes it to `promote`.
-        """
+    def remove(self, producer: Producer) -> None:
+        """Takes the producer out; where it made way, the first that waits gets its turn."""
         producer.closed = True
         if self._by_name.get(producer.name) is producer:
             del self._by_name[producer.name]
@@ -87,30 +113,32 @@ class ProducerRegistry:
             self._waiting.remove(producer)
         if self._exclusive is producer:
             self._exclusive = None
-        if self._exclusive is None and not self._by_name and self._waiting:
-            return self._waiting[0]
-        return None
+        self._promote_soon()
 
-    async def promote(self, producer: Producer) -> None:
-        """Gives exclusive access to the first that waits."""
-        if not self._waiting or self._waiting[0] is not producer or self._exclusive is not None:
-            return
-        self._waiting.popleft()
-        try:
-            await self._make_exclusive(producer)
-        except ProducerFenced as error:
-            producer.closed = True
-            producer.sink.producer_refused(producer, error)
-            return
-        if producer.closed:
-            self._exclusive = None
-            return
-        self._by_name[producer.name] = producer
-        producer.ready = True
-        producer.sink.producer_ready(producer)
+    def _promote_soon(self) -> None:
+        if self._next_in_line() is not None:
+            self._tasks.start(self._promote(), "promote-producer")
+
+    async def _promote(self) -> None:
+        """Gives exclusive access to the first that waits, or to the next where it cannot have it.
+
+        Where there is another such task already, it finds nobody next in line.
+        """
+        while (first := self._next_in_line()) is not None:
+            self._waiting.popleft()
+            try:
+                await self._make_exclusive(first)
+            except MagnetarError as error:
+                if not first.closed:
+                    first.closed = True
+                    first.sink.producer_refused(first, error)
+                continue
+            self._admit(first)
+            first.sink.producer_ready(first)
 
     def close_all(self) -> None:
         """Sends every producer away, to come back wherever the topic is served then."""
+        self._closings += 1
         for producer in [*self._by_name.values(), *self._waiting]:
             producer.closed = True
             producer.sink.close_producer(producer)
@@ -118,25 +146,33 @@ class ProducerRegistry:
         self._waiting.clear()
         self._exclusive = None
 
+    def _next_in_line(self) -> Producer | None:
+        """The first that waits, where the topic is free."""
+        free = self._exclusive is None and not self._by_name
+        return self._waiting[0] if free and self._waiting else None
+
+    def _admit(self, producer: Producer) -> None:
+        self._by_name[producer.name] = producer
+        producer.ready = True
+
     async def _free_name(self, producer: Producer) -> None:
-        holder = self._by_name.get(producer.name)
-        if holder is None or holder is producer:
-            return
-        if not producer.succeeds(holder):
-            alive = holder.sink is producer.sink or await holder.sink.is_alive()
-            if alive and self._by_name.get(producer.name) is not None:
-                raise ProducerBusy(
-                    f"Producer with name '{producer.name}' is already connected to topic "
-                    f"'{self._topic}'"
-                )
-        if (next_in_line := self.remove(holder)) is not None:
-            await self.promote(next_in_line)
+        # Others may want the name too: what holds it is looked up again after each wait.
+        while (holder := self._by_name.get(producer.name)) is not None:
+            if not producer.succeeds(holder):
+                alive = holder.sink is producer.sink or await holder.sink.is_alive()
+                if self._by_name.get(producer.name) is not holder:
+                    continue
+                if alive:
+                    raise ProducerBusy(
+                        f"Producer with name '{producer.name}' is already connected to topic "
+                        f"'{self._topic}'"
+                    )
+            self.remove(holder)
 
     def _fence_all(self) -> None:
-        fenced = ProducerFenced("Fenced out by a producer with ExclusiveWithFencing access mode")
         for waiting in self._waiting:
             waiting.closed = True
-            waiting.sink.producer_refused(waiting, fenced)
+            waiting.sink.producer_refused(waiting, ProducerFenced(FENCED_TEXT))
         self._waiting.clear()
         for producer in self._by_name.values():
             producer.closed = True
@@ -145,18 +181,28 @@ class ProducerRegistry:
         self._exclusive = None
 
     async def _make_exclusive(self, producer: Producer) -> None:
+        """Raises the topic's epoch for it; raises where it lost the access meanwhile."""
         self._check_epoch(producer)
         self._exclusive = producer
+        closings = self._closings
         epoch = producer.topic_epoch
         if epoch is None:
             epoch = 0 if self._epoch is None else self._epoch + 1
-        if epoch != self._epoch:
+        self._epoch = epoch
+        if epoch != self._stored_epoch:
             try:
                 await self._store_epoch(epoch)
             except BaseException:
-                self._exclusive = None
+                if self._exclusive is producer:
+                    self._exclusive = None
                 raise
-            self._epoch = epoch
+            self._stored_epoch = max(
+                epoch, -1 if self._stored_epoch is None else self._stored_epoch
+            )
+        if self._exclusive is not producer:
+            if self._closings != closings:
+                raise ServiceNotReady(f"Topic {self._topic} was unloaded meanwhile, please retry")
+            raise ProducerFenced(FENCED_TEXT)
         producer.topic_epoch = epoch
 
     def _check_epoch(self, producer: Producer) -> None:
