@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
-from magnetar.bookie.api import BookieReadOnly
+from magnetar.bookie.api import BookieError
 from magnetar.bookie.disk_guard import DiskGuard
 from magnetar.bookie.gc import Collector, GcReport
 from magnetar.bookie.ledgers import Ledgers
@@ -97,7 +97,7 @@ class Housekeeper:
             try:
                 await self._look_at_disk()
                 await self._collect_if_due()
-            except (OSError, BookieReadOnly) as error:
+            except (OSError, BookieError) as error:
                 log.error("housekeeping failed and will be tried again", error=str(error))
 
     async def _look_at_disk(self) -> None:

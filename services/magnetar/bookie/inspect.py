@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie import identity as identity_file
-from magnetar.bookie.checkpoint import CheckpointDamaged, read_mark
+from magnetar.bookie.checkpoint import CheckpointDamaged, Mark, read_mark
 from magnetar.bookie.entry_log import file_name as log_file_name
 from magnetar.bookie.entry_log import log_ids
 from magnetar.bookie.files import DataDirLocked, Files
@@ -87,19 +87,30 @@ class CopiedIndexStore(RocksIndexStore):
     def __init__(self, path: Path) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="magnetar-inspect-")
         copy = Path(self._temporary.name) / path.name
+        self._real, self._copy = path, copy
         try:
             if path.is_dir():
                 shutil.copytree(path, copy)
             super().__init__(copy, read_only=True)
-        except BaseException as error:
+        except BaseException:
             self._temporary.cleanup()
-            if isinstance(error, IndexDamaged):
-                raise IndexDamaged(0, str(error).replace(str(copy), str(path))) from error
             raise
 
     def close(self) -> None:
         super().close()
         self._temporary.cleanup()
+
+    def _failure(self, error: Exception) -> Exception:
+        failure = super()._failure(error)
+        if isinstance(failure, IndexDamaged):
+            return _in_place(failure, self._copy, self._real)
+        return failure
+
+
+def _in_place(error: IndexDamaged, copy: Path, path: Path) -> IndexDamaged:
+    """The error as if it had come from the index itself."""
+    text = error.message.replace(str(copy), str(path))
+    return IndexDamaged(text, error.path.replace(str(copy), str(path)), error.offset)
 
 
 def inspect(
@@ -119,9 +130,9 @@ def inspect(
         return found
     found.bookie_id, found.incarnation = identity.bookie_id, identity.incarnation
     found.format_version = identity.format_version
-    newest = _checkpoint(files, data_dir, identity.salt, found)
+    mark = _checkpoint(files, data_dir, identity.salt, found)
     journal_dir = data_dir / identity_file.JOURNAL_DIR
-    found.journals, findings = scan_journals(files, journal_dir, identity.salt, newest)
+    found.journals, findings = scan_journals(files, journal_dir, identity.salt, mark)
     found.findings += findings
     log_dir = data_dir / identity_file.ENTRY_LOG_DIR
     blocks: dict[int, dict[int, BlockFact]] = {}
@@ -144,21 +155,21 @@ def _in_use(files: Files, data_dir: Path) -> Iterator[Finding]:
         yield Finding(NOTE, str(path), 0, f"{error.strerror}: what it writes now may look torn")
 
 
-def _checkpoint(files: Files, data_dir: Path, salt: bytes, found: Inspection) -> int:
-    """Notes the checkpoint; returns the newest journal file that there must be."""
+def _checkpoint(files: Files, data_dir: Path, salt: bytes, found: Inspection) -> Mark | None:
+    """Notes the checkpoint."""
     path = str(data_dir / "checkpoint")
     try:
         mark = read_mark(files, data_dir, salt)
     except CheckpointDamaged as error:
         text = f"{error}; the whole journal is replayed in its place"
         found.findings.append(Finding(DAMAGE, path, 0, text))
-        return -1
+        return None
     if mark is None:
         found.findings.append(Finding(NOTE, path, 0, "no checkpoint yet"))
-        return -1
+        return None
     at = mark.position
     found.checkpoint = CheckpointFacts(at.file_id, at.offset, at.seq, mark.newest_file_id)
-    return mark.newest_file_id
+    return mark
 
 
 def _index(
@@ -180,7 +191,7 @@ def _index(
             store.close()
     except IndexDamaged as error:
         complete = False
-        found.findings.append(Finding(DAMAGE, str(path), 0, str(error)))
+        found.findings.append(Finding(DAMAGE, error.path, error.offset, error.message))
     for log_id, finding in bad:
         # Bad bytes that nothing names were left by a flush that never finished.
         views = named.get(log_id, set())

@@ -10,6 +10,7 @@ import msgspec
 
 from magnetar.bookie import entry_log_codec_v1 as log_codec
 from magnetar.bookie import journal_codec_v1 as journal_codec
+from magnetar.bookie.checkpoint import Mark
 from magnetar.bookie.entry_log import file_name as log_file_name
 from magnetar.bookie.entry_log_codec_v1 import BadBlock
 from magnetar.bookie.files import File, Files
@@ -93,12 +94,14 @@ class BlockFact(msgspec.Struct, gc=False):
 
 
 def scan_journals(
-    files: Files, directory: Path, salt: bytes, newest: int
+    files: Files, directory: Path, salt: bytes, mark: Mark | None
 ) -> tuple[list[JournalFacts], list[Finding]]:
-    """All journal files of a directory; `newest` is the last that there must be, -1 unknown."""
+    """All journal files of a directory; the checkpoint says which there must be."""
     scan = JournalScan(files, directory, salt)
     facts: list[JournalFacts] = []
     ids = file_ids(files, directory)
+    if mark is not None and ids and ids[0] > mark.position.file_id:
+        scan.last_seq = mark.position.seq
     for file_id in ids:
         path = directory / journal_file_name(file_id)
         item = _journal_file(files, path)
@@ -121,8 +124,8 @@ def scan_journals(
         Finding(DAMAGE if bad.damage else TORN, str(bad.path), bad.offset, bad.reason, bad.end)
         for bad in scan.judge()
     ]
-    if newest >= 0 and newest > max(ids, default=-1):
-        path = directory / journal_file_name(newest)
+    if mark is not None and mark.newest_file_id > max(ids, default=-1):
+        path = directory / journal_file_name(mark.newest_file_id)
         findings.append(Finding(DAMAGE, str(path), 0, "the checkpoint names this file: missing"))
     for name in files.names(directory):
         if name.endswith(".damaged"):

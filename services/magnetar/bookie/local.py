@@ -34,7 +34,7 @@ from magnetar.bookie.files import Files
 from magnetar.bookie.flush import FlushJob
 from magnetar.bookie.gc import Collector, GcReport
 from magnetar.bookie.housekeeping import Housekeeper, run_on
-from magnetar.bookie.index_store import RocksIndexStore
+from magnetar.bookie.index_store import IndexDamaged, RocksIndexStore
 from magnetar.bookie.journal import Append, Commit, Journal
 from magnetar.bookie.journal_files import FULL_ERRNOS, JournalWriter
 from magnetar.bookie.ledgers import LedgerState
@@ -183,7 +183,11 @@ class LocalBookie:
         count = len(entries)
         if not count or count != len(entry_ids) or entry_ids[0] < 0:
             raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 on")
-        state = self._ledgers.get(ledger_id)
+        try:
+            state = self._ledgers.get(ledger_id)
+        except IndexDamaged as damage:
+            self._journal.refuse(lambda item: on_added(item.error), None, damage)
+            return
         state.pending += 1
         error = self._refusal()
         if state.fenced or state.deleted:
@@ -362,7 +366,7 @@ class LocalBookie:
         self._closed = True
         await self._keeper.stop()
         await self._journal.close()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, BookieError):
             await self._stage.flush()
         self._stage.close()
         self._release()
@@ -386,8 +390,8 @@ class LocalBookie:
         for ledger_id in job.overlapped:
             self._reader.cache.drop_ledger(ledger_id)
 
-    def _flush_failed(self, error: OSError) -> None:
-        if error.errno in FULL_ERRNOS:
+    def _flush_failed(self, error: BaseException) -> None:
+        if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
             self._guard.full(str(error))
 
 

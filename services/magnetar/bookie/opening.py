@@ -58,14 +58,16 @@ def open_parts(
     lock = identity_file.lock_data_dir(files, data_dir)
     try:
         identity, formatted = identity_file.open_identity(files, data_dir, bookie_id)
+        store: IndexStore | None = None
         try:
             store = open_index(data_dir / identity_file.INDEX_DIR)
-        except IndexDamaged as error:
-            raise DataDirError(f"{error}; `magnetar bookie inspect` says more") from error
-        try:
             return _recover(files, data_dir, identity, settings, clock, store, lock, formatted)
-        except BaseException:
-            store.close()
+        except BaseException as error:
+            if store is not None:
+                store.close()
+            if isinstance(error, IndexDamaged):
+                text = f"{error}; `magnetar bookie inspect {data_dir}` says more"
+                raise DataDirError(text) from error
             raise
     except BaseException:
         lock.close()

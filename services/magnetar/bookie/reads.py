@@ -26,7 +26,6 @@ from magnetar.bookie.api import (
 )
 from magnetar.bookie.entry_log import EntryLogs
 from magnetar.bookie.index import Index, View
-from magnetar.bookie.index_store import IndexDamaged
 from magnetar.bookie.ledgers import Ledgers, LedgerState
 from magnetar.bookie.read_cache import CachedBlock, ReadCache
 from magnetar.bookie.settings import MIB, BookieSettings
@@ -212,10 +211,7 @@ class Reader:
         """The first block from `position` on, from its log. For any thread."""
         gone: View | None = None
         for _ in range(LOOKUPS_MAX):
-            try:
-                view = self._index.find_from(ledger_id, position, last)
-            except IndexDamaged as error:
-                raise EntryCorrupt(str(error), "index", 0) from error
+            view = self._index.find_from(ledger_id, position, last)
             if view is None:
                 return None
             try:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from magnetar.bookie.api import BookieReadOnly
+from magnetar.bookie.api import BookieError, BookieReadOnly
 from magnetar.bookie.flush import Flusher, FlushJob
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_files import JournalPosition
@@ -36,7 +36,7 @@ class WriteStage:
         settings: BookieSettings,
         monotonic: Callable[[], float],
         on_flushed: Callable[[FlushJob], None],
-        on_error: Callable[[OSError], None],
+        on_error: Callable[[BaseException], None],
         *,
         threaded: bool,
     ) -> None:
@@ -57,7 +57,7 @@ class WriteStage:
         self._next_waiters: list[asyncio.Future[None]] = []
         self._last_swap = self._last_add = monotonic()
         self._retry_at = 0.0
-        self._error = OSError()
+        self._error: BaseException | None = None
         self.refusal: BookieReadOnly | None = None
         """What adds are answered with while both halves are full and cannot be flushed."""
         self.position: JournalPosition | None = None
@@ -158,7 +158,7 @@ class WriteStage:
     def _run_inline(self, job: FlushJob) -> None:
         try:
             self._flusher.run(job)
-        except OSError as error:
+        except (OSError, BookieError) as error:
             self._failed(error)
         else:
             self._done(job)
@@ -169,14 +169,12 @@ class WriteStage:
         error = future.exception()
         if error is None:
             self._done(future.result())
-        elif isinstance(error, OSError):
-            self._failed(error)
         else:
-            log.error("the flush failed", error=repr(error), exc_info=error)
-            self._failed(OSError(0, repr(error)))
+            self._failed(error)
 
-    def _failed(self, error: OSError) -> None:
-        log.error("the flush failed and will be tried again", error=str(error))
+    def _failed(self, error: BaseException) -> None:
+        unforeseen = None if isinstance(error, (OSError, BookieError)) else error
+        log.error("the flush failed, to be tried again", error=str(error), exc_info=unforeseen)
         self._running = False
         self._error = error
         if self._full():
