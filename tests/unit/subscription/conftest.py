@@ -34,11 +34,14 @@ def entry_bytes(
     batch: int | None = None,
     time_ms: int = 1_000,
     sequence_id: int = 0,
+    chunk: tuple[str, int, int] | None = None,
 ) -> bytes:
     """An entry as a producer sends it; a batch's inside is never looked at, so there is none."""
     metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=time_ms)
     if key is not None:
         metadata.partition_key = key
+    if chunk is not None:
+        metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg = chunk
     if batch is not None:
         metadata.num_messages_in_batch = batch
     return build_entry(metadata, text.encode())

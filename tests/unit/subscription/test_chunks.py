@@ -1,26 +1,21 @@
 """Chunked messages on a Shared subscription."""
 
+import pytest
+
 from magnetar.broker.subscription.spec import SubType
-from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
-from magnetar.wire.entry import build_entry
 
 SHARED = SubType.Shared
 
 
-def chunk(uuid, index, count):
-    metadata = MessageMetadata(
-        producer_name="p",
-        sequence_id=0,
-        publish_time=1,
-        uuid=uuid,
-        chunk_id=index,
-        num_chunks_from_msg=count,
-        total_chunk_msg_size=count,
-    )
-    return build_entry(metadata, f"{uuid}{index}".encode())
+@pytest.fixture
+def chunk(make_entry):
+    def chunk(uuid, index, count):
+        return make_entry(f"{uuid}{index}", chunk=(uuid, index, count))
+
+    return chunk
 
 
-async def test_chunks_of_a_message_stay_at_one_consumer(rig, make_entry):
+async def test_chunks_of_a_message_stay_at_one_consumer(rig, make_entry, chunk):
     subscription = await rig.subscription()
     _, first = await rig.attach(subscription, "a", SHARED)
     _, second = await rig.attach(subscription, "b", SHARED)
@@ -37,7 +32,7 @@ async def test_chunks_of_a_message_stay_at_one_consumer(rig, make_entry):
     assert "plain" in second.texts
 
 
-async def test_a_chunk_waits_for_its_consumer_and_nobody_else_does(rig, make_entry):
+async def test_a_chunk_waits_for_its_consumer_and_nobody_else_does(rig, make_entry, chunk):
     subscription = await rig.subscription()
     first, first_sink = await rig.attach(subscription, "a", SHARED, permits=1)
     await rig.publish(chunk("x", 0, 3))
@@ -57,7 +52,7 @@ async def test_a_chunk_waits_for_its_consumer_and_nobody_else_does(rig, make_ent
     assert subscription.stats().msg_in_replay == 0
 
 
-async def test_when_the_owner_leaves_another_gets_all_chunks(rig):
+async def test_when_the_owner_leaves_another_gets_all_chunks(rig, chunk):
     subscription = await rig.subscription()
     first, _ = await rig.attach(subscription, "a", SHARED, permits=2)
     await rig.publish(*[chunk("x", index, 5) for index in range(3)])
@@ -77,7 +72,7 @@ async def test_when_the_owner_leaves_another_gets_all_chunks(rig):
     assert second_sink.texts == [f"x{index}" for index in range(5)]
 
 
-async def test_leftover_chunks_do_not_stall_the_subscription(rig, make_entry):
+async def test_leftover_chunks_do_not_stall_the_subscription(rig, make_entry, chunk):
     positions = await rig.publish(*[chunk("x", index, 3) for index in range(3)], make_entry("p"))
     subscription = await rig.subscription()
     subscription.cursor.ack(*positions[0])
@@ -88,7 +83,7 @@ async def test_leftover_chunks_do_not_stall_the_subscription(rig, make_entry):
     assert subscription.cursor.backlog == 0
 
 
-async def test_parked_chunks_that_are_skipped_do_not_come(rig):
+async def test_parked_chunks_that_are_skipped_do_not_come(rig, chunk):
     subscription = await rig.subscription()
     first, first_sink = await rig.attach(subscription, "a", SHARED, permits=1)
     positions = await rig.publish(*[chunk("x", index, 6) for index in range(4)])

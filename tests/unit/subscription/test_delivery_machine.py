@@ -10,6 +10,7 @@ is 0 and nothing waits.
 import asyncio
 from typing import ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -100,6 +101,19 @@ class DeliveryMachine(RuleBasedStateMachine):
                 assert self.keys.setdefault(position, f"k{key}") == f"k{key}"
                 assert self.sizes.setdefault(position, size) == size
             self.settle()
+
+    @precondition(lambda self: self.sub_type is SubType.Shared)
+    @rule(count=st.integers(2, 5))
+    def append_chunked(self, count):
+        uuid = f"u{len(self.keys)}"
+        for index in range(count):
+            entry = self.rig.make_entry("1", key=uuid, chunk=(uuid, index, count))
+            (position,) = self.run(self.rig.publish(entry))
+            assert self.keys.setdefault(position, uuid) == uuid
+            assert self.sizes.setdefault(position, 1) == 1
+            if index % 2:
+                self.settle()
+        self.settle()
 
     @precondition(lambda self: len(self.attached) < 4)
     @rule(priority=st.integers(0, 1), permits=st.integers(0, 20))
@@ -315,6 +329,8 @@ class Member:
 def machine_test(sub_type):
     """One test case of the machine, for one subscription type."""
 
+    # A failure is made small before it is shown, which takes its time.
+    @pytest.mark.timeout(300)
     def test(open_rig):
         case = type(
             f"{sub_type.name}Machine",
@@ -326,6 +342,7 @@ def machine_test(sub_type):
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
         )
         case().runTest()
 
