@@ -6,12 +6,7 @@ so the same tests can be asked of any system that claims to speak the protocol.
 """
 
 import asyncio
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -20,12 +15,11 @@ import httpx
 import pulsar
 import pulsar.asyncio
 import pytest
+from tests.support.server_process import ServerProcess
 
 from .java_programs import JavaPrograms, prepare
 from .support import Names, ServerAddress
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 20.0
 OPERATION_TIMEOUT_S = 10
 HTTP_TIMEOUT_S = 30.0
 TENANT = "interop"
@@ -40,22 +34,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.interop)
 
 
-def _await_ready(process: subprocess.Popen[bytes], data_dir: Path, log: Path) -> ServerAddress:
-    ready_file = data_dir / "standalone.json"
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
-        if ready_file.exists():
-            ready = json.loads(ready_file.read_text())
-            if ready["pid"] == process.pid:
-                return ServerAddress(ready["service_url"], ready["http_url"].rstrip("/"))
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    raise AssertionError(f"magnetar standalone did not become ready:\n{log.read_text()[-4000:]}")
-
-
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
     service_url = os.environ.get("MAGNETAR_TEST_SERVICE_URL")
@@ -63,22 +41,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
     if service_url and http_url:
         yield ServerAddress(service_url, http_url.rstrip("/"))
         return
-    root = tmp_path_factory.mktemp("standalone")
-    data_dir, log = root / "data", root / "server.log"
-    command = [sys.executable, "-m", "magnetar.cli.main", "standalone"]
-    command += ["--data-dir", str(data_dir), "--port", "0", "--http-port", "0"]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-    address = _await_ready(process, data_dir, log)
-    yield address
-    process.send_signal(signal.SIGTERM)
-    try:
-        code = process.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise AssertionError(f"SIGTERM did not end it:\n{log.read_text()[-4000:]}") from None
-    assert code == 0, f"exit code {code} after SIGTERM:\n{log.read_text()[-4000:]}"
+    with ServerProcess(tmp_path_factory.mktemp("standalone")) as process:
+        yield ServerAddress(process.service_url, process.http_url)
+        assert process.terminate() == 0, f"after SIGTERM:\n{process.log_tail()}"
 
 
 @pytest.fixture(scope="session")

@@ -137,3 +137,14 @@ def unload(admin: httpx.Client, topic: str) -> None:
     """Makes the server close the topic and all that is attached to it."""
     domain, path = topic.split("://")
     admin.put(f"/admin/v2/{domain}/{path}/unload").raise_for_status()
+
+
+def await_dispatched(admin: httpx.Client, topic: str, subscription: str, count: int) -> None:
+    """Waits until so many messages are at the consumers of a shared subscription."""
+    domain, path = topic.split("://")
+
+    def dispatched() -> bool:
+        stats = admin.get(f"/admin/v2/{domain}/{path}/stats").raise_for_status().json()
+        return bool(stats["subscriptions"][subscription]["unackedMessages"] == count)
+
+    wait_until(dispatched, what=f"{count} messages on their way")

@@ -13,6 +13,7 @@ from .support import (
     Names,
     assert_silent,
     await_backlog,
+    await_dispatched,
     bodies,
     drain,
     numbered,
@@ -76,35 +77,32 @@ def test_a_type_cannot_change_while_in_use(
     connect().subscribe(topic, "sub", asked)
 
 
-def test_shared_consumers_split_the_messages(connect: ConnectClient, topic: str) -> None:
-    consumers = [connect().subscribe(topic, "sub", Type.Shared) for _ in range(3)]
-    producer = connect().create_producer(topic)
-    send_all(producer, numbered(90))
-    parts: list[list[bytes]] = [[], [], []]
-
-    def all_received() -> bool:
-        for consumer, part in zip(consumers, parts, strict=True):
-            part.extend(bodies(drain(consumer, idle_ms=50)))
-        return sum(map(len, parts)) >= 90
-
-    wait_until(all_received, what="all 90 messages")
+def test_shared_consumers_split_the_messages(
+    connect: ConnectClient, admin: httpx.Client, topic: str
+) -> None:
+    consumers = [
+        connect().subscribe(topic, "sub", Type.Shared, receiver_queue_size=30) for _ in range(3)
+    ]
+    send_all(connect().create_producer(topic), numbered(90))
+    # What each can hold is bounded by its permits, so all have to share.
+    await_dispatched(admin, topic, "sub", 90)
+    parts = [bodies(take(consumer, 30)) for consumer in consumers]
     assert sorted(b for part in parts for b in part) == sorted(numbered(90))
-    assert all(parts), f"one was left out: {[len(part) for part in parts]}"
+    for consumer in consumers:
+        assert_silent(consumer, for_ms=50)
 
 
 def test_what_a_shared_consumer_did_not_ack_goes_to_the_others(
-    connect: ConnectClient, topic: str
+    connect: ConnectClient, admin: httpx.Client, topic: str
 ) -> None:
-    leaving, staying = (connect().subscribe(topic, "sub", Type.Shared) for _ in range(2))
-    producer = connect().create_producer(topic)
-    send_all(producer, numbered(20))
-    kept = drain(staying)
-    for message in kept:
-        staying.acknowledge(message)
-    assert 0 < len(kept) < 20
-    assert len(take(leaving, 20 - len(kept))) == 20 - len(kept)
+    leaving, staying = (
+        connect().subscribe(topic, "sub", Type.Shared, receiver_queue_size=10) for _ in range(2)
+    )
+    send_all(connect().create_producer(topic), numbered(20))
+    await_dispatched(admin, topic, "sub", 20)
+    kept = take(staying, 10, ack=True)
     leaving.close()
-    taken_over = take(staying, 20 - len(kept))
+    taken_over = take(staying, 10)
     assert sorted(bodies(kept) + bodies(taken_over)) == sorted(numbered(20))
 
 
