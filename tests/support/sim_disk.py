@@ -83,6 +83,9 @@ class SimFile:
         self._disk.check()
         return bytes(self._inode.data[offset : offset + length])
 
+    def will_read(self, offset: int, length: int) -> None:
+        self._disk.check()
+
     def sync(self) -> None:
         self._disk.step("sync", self.path)
         self._disk.check()

@@ -10,6 +10,7 @@ that a log removed meanwhile can be read to the end; one that comes too late get
 `FileNotFoundError` and asks the index again.
 """
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -133,6 +134,20 @@ class EntryLogs:
                 view.offset,
             ) from error
         return block
+
+    def will_read(self, views: Sequence[View]) -> None:
+        """Lets the disk begin on blocks that are read next, adjacent ones together."""
+        start = end = 0
+        log_id = -1
+        for view in (*views, None):
+            if view is not None and view.log_id == log_id and view.offset == end:
+                end += view.length
+                continue
+            if end > start:
+                with contextlib.suppress(FileNotFoundError):
+                    self.file(log_id).will_read(start, end - start)
+            if view is not None:
+                log_id, start, end = view.log_id, view.offset, view.offset + view.length
 
     def read_raw(self, view: View) -> bytes:
         """The block's bytes as they are."""

@@ -58,6 +58,9 @@ class File(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
 
+    def will_read(self, offset: int, length: int) -> None:
+        """Says that the range is read next, so that the disk can begin."""
+
     def sync(self) -> None:
         """Makes all that was written survive a power cut."""
 

@@ -31,10 +31,19 @@ from magnetar.bookie.journal_codec_v1 import (
     Record,
 )
 from magnetar.bookie.journal_files import file_ids, file_name
-from magnetar.bookie.settings import MIB
+from magnetar.bookie.settings import KIB, MIB
 
-CHUNK_BYTES: Final = 8 * MIB
+CHUNK_BYTES: Final = 2 * MIB
 SECTOR_BYTES: Final = 512
+
+SEARCH_BYTES: Final = 4 * MIB
+"""How far behind bad bytes every byte is searched for the next record. Behind that, samples say
+whether there is anything to search for: the unused end of a file is most of what there is to read
+after a crash, and a second of opening is worth more than records behind such a hole whose own
+records are all larger than the samples are apart."""
+
+SAMPLE_BYTES: Final = 64 * KIB
+SAMPLE_EVERY_BYTES: Final = 1 * MIB
 
 
 class Found(msgspec.Struct, gc=False):
@@ -81,8 +90,16 @@ class _Window:
         if begin >= 0 and begin + length <= len(self.data):
             return begin
         self.start = offset
-        self.data = self._file.read(offset, max(length, CHUNK_BYTES))
+        length = max(length, CHUNK_BYTES)
+        self.data = self._file.read(offset, length)
+        # The disk reads on while this part is worked on.
+        self._file.will_read(offset + length, CHUNK_BYTES)
         return 0
+
+    def samples_have(self, mark: bytes, offset: int) -> bool:
+        """Whether samples of the file from `offset` on have the mark in them."""
+        starts = range(offset, self.size, SAMPLE_EVERY_BYTES)
+        return any(mark in self._file.read(start, SAMPLE_BYTES) for start in starts)
 
 
 class JournalScan:
@@ -243,6 +260,7 @@ class JournalScan:
             return offset
         mark_bytes = codec.MARK_BYTES
         position = offset - offset % codec.ALIGNMENT
+        sampled = False
         while position < window.size:
             at = window.at(position, mark_bytes)
             hit = window.data.find(marks.mark, at)
@@ -250,6 +268,11 @@ class JournalScan:
                 position = max(window.start + len(window.data) - mark_bytes + 1, position + 1)
                 if window.start + len(window.data) >= window.size:
                     return None
+                if not sampled and position - offset >= SEARCH_BYTES:
+                    # So long a stretch is a tail, or damage beyond measure.
+                    sampled = True
+                    if not window.samples_have(marks.mark, position):
+                        return None
                 continue
             candidate = window.start + hit + mark_bytes
             position = candidate

@@ -62,6 +62,10 @@ class OsFile:
             got += len(data)
         return b"".join(parts)
 
+    def will_read(self, offset: int, length: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
+
     def sync(self) -> None:
         os.fdatasync(self._fd)
 

@@ -89,6 +89,8 @@ class Reader:
             except BookieError:
                 if entries:
                     break
+                if state.deleted:
+                    raise NoSuchLedger(f"ledger {ledger_id} was deleted") from None
                 raise
             if chunk is None or chunk[0][0] != position:
                 # A hole: the end, other bookies' entries, or a loss that must not be passed over.
@@ -193,41 +195,48 @@ class Reader:
         An error behind the first block is left to the reader who comes to it.
         """
         blocks: list[CachedBlock] = []
-        while position <= last and (not blocks or wanted > 0):
+        for view in self._next_views(ledger_id, position, last, wanted):
             try:
-                block = self.load(ledger_id, position, last)
+                blocks.append(self._load_view(view))
             except BookieError:
                 if blocks:
                     break
                 raise
-            if block is None:
-                break
-            blocks.append(block)
-            wanted -= block.block.body_bytes
-            position = block.last + 1
         return blocks
 
-    def load(self, ledger_id: int, position: int, last: int) -> CachedBlock | None:
-        """The first block from `position` on, from its log. For any thread."""
-        gone: View | None = None
+    def _next_views(self, ledger_id: int, position: int, last: int, wanted: int) -> list[View]:
+        """The views that have about `wanted` bytes from `position` on; the disk begins on them."""
+        view = self._index.find_from(ledger_id, position, last)
+        if view is None:
+            return []
+        views = [view]
+        wanted -= view.length
+        if wanted > 0 and view.last < last:
+            for following in self._index.views(ledger_id, view.last + 1, last):
+                views.append(following)
+                wanted -= following.length
+                if wanted <= 0:
+                    break
+            self._logs.will_read(views)
+        return views
+
+    def _load_view(self, view: View) -> CachedBlock:
+        """The view's block; looked up again if the collector moved it meanwhile."""
         for _ in range(LOOKUPS_MAX):
-            view = self._index.find_from(ledger_id, position, last)
-            if view is None:
-                return None
             try:
                 block = self._logs.read(view)
             except FileNotFoundError:
-                if view == gone:
+                found = self._index.find(view.ledger_id, view.first)
+                if found is None or found == view:
                     break
-                gone = view
-                continue
-            return CachedBlock(ledger_id, view.first, view.last, block)
-        assert gone is not None  # noqa: S101 - the loop found a view each time
-        path = str(self._logs.path(gone.log_id))
+                view = found
+            else:
+                return CachedBlock(view.ledger_id, view.first, view.last, block)
+        path = str(self._logs.path(view.log_id))
         raise EntryCorrupt(
-            f"ledger {ledger_id} entries {gone.first} to {gone.last}: {path} is missing",
+            f"ledger {view.ledger_id} entries {view.first} to {view.last}: {path} is missing",
             path,
-            gone.offset,
+            view.offset,
         )
 
     def _read_ahead(self, state: LedgerState, position: int) -> None:

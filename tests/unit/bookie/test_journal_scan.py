@@ -215,3 +215,18 @@ def test_a_torn_header_of_the_newest_file_is_no_damage() -> None:
     second.data[100:600] = bytes(range(250)) * 2
     _, bad, _ = scanned(make(3), second)
     assert [item.damage for item in bad] == [False]
+
+
+def test_records_behind_a_very_long_hole_are_found() -> None:
+    maker = make(2)
+    hole = len(maker.data)
+    maker.data += bytes(range(1, 256)) * (6 << 12)
+    maker.data += bytes(-len(maker.data) % 8 - 8 + 8)
+    maker.data += maker.marks.mark
+    maker.seq = 5
+    # As many as a sample needs to meet one of their marks.
+    for _ in range(400):
+        maker.add(b"x" * 3000)
+    found, bad, _ = scanned(maker)
+    assert found == [1, 2, *range(6, 406)]
+    assert [(item.offset, item.damage) for item in bad] == [(hole, True)]
