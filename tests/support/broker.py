@@ -20,11 +20,13 @@ HOST = "127.0.0.1"
 @asynccontextmanager
 async def running_broker(
     settings: BrokerSettings | None = None,
+    store: MemoryStore | None = None,
+    bookie: MemoryBookie | None = None,
 ) -> AsyncIterator[tuple[BrokerService, int]]:
     """The broker and its port."""
     clock = SystemClock()
-    store = MemoryStore(clock)
-    bookie = MemoryBookie()
+    store = store or MemoryStore(clock)
+    bookie = bookie or MemoryBookie()
     factory = ManagedLedgerFactory(
         store, LedgerClient(store, {bookie.identity.bookie_id: bookie}, clock), clock
     )

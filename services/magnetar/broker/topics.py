@@ -4,11 +4,17 @@ Opening is single-flight: a thousand sessions that ask for one topic at once cau
 exists is decided by metadata (a managed ledger, or a partitioned topic's record), never by what
 happens to be loaded. Existence checks follow Pulsar: a partition may be created at any time below
 its topic's partition count, whatever auto-creation says; beyond it never.
+
+A topic that is closed or deleted keeps its name until that is done: who asks for it meanwhile is
+told to retry, so that nobody gets one that stands on a log which is just ending. Closing and
+deleting run to their end, whoever asked for them. A topic whose log another owner has taken over is
+closed, and opened anew, for the next who asks.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.resources import Resources
@@ -18,17 +24,30 @@ from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import (
     Conflict,
+    MagnetarError,
     NotAllowed,
     NotFound,
     ServiceNotReady,
     TopicNotFound,
 )
+from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 
 Topic = PersistentTopic | NonPersistentTopic
 
 OPEN_TIMEOUT_S: Final = 60.0
+CLOSED_AT_ONCE_MAX: Final = 64
+
+log = get_logger("magnetar.topics")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """A topic that is being opened, and whether it is created where it does not exist."""
+
+    topic: "asyncio.Future[Topic]"
+    creates: bool
 
 
 def ledger_name(topic: TopicName) -> str:
@@ -51,8 +70,9 @@ class TopicRegistry:
         self._ledgers = ledgers
         self._context = context
         self._open: dict[str, Topic] = {}
-        self._opening: dict[str, asyncio.Future[Topic]] = {}
-        self._deleting: set[str] = set()
+        self._opening: dict[str, _Opening] = {}
+        # Names of topics that are being closed or deleted.
+        self._leaving: set[str] = set()
         self._listeners: list[Callable[[TopicName, bool], None]] = []
         self._closed = False
 
@@ -122,18 +142,27 @@ class TopicRegistry:
     async def get_or_open(self, name: TopicName, *, create: bool) -> Topic:
         """The topic, loaded; raises TopicNotFound, NotAllowed or ServiceNotReady."""
         full = str(name)
-        topic = self._open.get(full)
-        if topic is not None:
-            return topic
-        if self._closed or full in self._deleting:
-            raise ServiceNotReady(f"Topic {full} is being moved or deleted, please retry")
-        opening = self._opening.get(full)
-        if opening is None:
-            opening = asyncio.ensure_future(self._open_topic(name, create))
-            self._opening[full] = opening
-            opening.add_done_callback(lambda done: self._opened(full, done))
-        # Shielded: a session that goes away must not cancel the open that others wait for.
-        return await asyncio.wait_for(asyncio.shield(opening), OPEN_TIMEOUT_S)
+        while True:
+            topic = self._open.get(full)
+            if topic is not None and topic.fenced:
+                await self.unload(name)
+                continue
+            if topic is not None:
+                return topic
+            if self._closed or full in self._leaving:
+                raise ServiceNotReady(f"Topic {full} is being moved or deleted, please retry")
+            opening = self._opening.get(full)
+            if opening is None:
+                opening = _Opening(asyncio.ensure_future(self._open_topic(name, create)), create)
+                self._opening[full] = opening
+                opening.topic.add_done_callback(lambda done: self._opened(full, done))
+            try:
+                # Shielded: a session that goes away must not cancel what others wait for.
+                return await asyncio.wait_for(asyncio.shield(opening.topic), OPEN_TIMEOUT_S)
+            except TopicNotFound:
+                # Whoever asked first may not have wanted it to be created.
+                if opening.creates or not create:
+                    raise
 
     def _opened(self, full: str, opening: "asyncio.Future[Topic]") -> None:
         self._opening.pop(full, None)
@@ -156,6 +185,9 @@ class TopicRegistry:
             await topic.recover_index()
         else:
             topic = NonPersistentTopic(name, self._context)
+        if self._closed:
+            await topic.close()
+            raise ServiceNotReady("The broker is shutting down, please retry")
         self._open[str(name)] = topic
         if is_new:
             self._tell(name, exists=True)
@@ -175,8 +207,7 @@ class TopicRegistry:
         )
 
     async def _check_may_exist(self, name: TopicName) -> None:
-        if not await self._resources.namespace_exists(name.namespace):
-            raise TopicNotFound(f"Namespace not found: {name.namespace}")
+        await self._check_namespace(name)
         if name.partition_index >= 0:
             partitions = await self._resources.partitions(name.base)
             if partitions and name.partition_index >= partitions:
@@ -185,6 +216,10 @@ class TopicRegistry:
                 )
         elif await self._resources.partitions(name):
             raise NotAllowed(f"{name} is a partitioned topic: attach to its partitions")
+
+    async def _check_namespace(self, name: TopicName) -> None:
+        if not await self._resources.namespace_exists(name.namespace):
+            raise TopicNotFound(f"Namespace not found: {name.namespace}")
 
     async def _is_declared_partition(self, name: TopicName) -> bool:
         index = name.partition_index
@@ -203,6 +238,7 @@ class TopicRegistry:
         self, name: TopicName, partitions: int, properties: dict[str, str]
     ) -> None:
         """The partitioned topic and each of its partitions."""
+        await self._check_namespace(name)
         await self._resources.create_partitioned(name, partitions, dict(properties))
         await self.create_partitions(name, 0, partitions)
 
@@ -215,28 +251,57 @@ class TopicRegistry:
 
     async def unload(self, name: TopicName) -> None:
         """Sends its clients away; the topic opens again at the next request."""
-        topic = self._open.pop(str(name), None)
+        topic = self._open.get(str(name))
         if topic is not None:
+            await self._context.tasks.finish(self._close(str(name), topic), f"unload {name}")
+
+    async def _close(self, full: str, topic: Topic) -> None:
+        if self._open.get(full) is not topic:
+            return  # somebody else closes it
+        del self._open[full]
+        self._leaving.add(full)
+        try:
             await topic.close()
+        except MagnetarError as error:
+            log.warning("topic not closed in order", topic=full, error=str(error))
+        finally:
+            self._leaving.discard(full)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
-        """Deletes the topic with its data and cursors; raises PreconditionFailed while in use."""
+        """Deletes the topic with its data and cursors; raises PreconditionFailed while in use.
+
+        With `force` one that is not loaded is not opened for that: it may be past opening.
+        """
         full = str(name)
+        if not (force and name.persistent) or full in self._open or full in self._opening:
+            try:
+                await self.get_or_open(name, create=False)
+            except (TopicNotFound, NotAllowed) as error:
+                raise NotFound(f"Topic not found: {full}") from error
+        await self._context.tasks.finish(self._delete(name, force), f"delete {name}")
+
+    async def _delete(self, name: TopicName, force: bool) -> None:
+        full = str(name)
+        topic = self._open.get(full)
+        if full in self._leaving or full in self._opening:
+            raise ServiceNotReady(f"Topic {full} is being moved or deleted, please retry")
+        if topic is not None:
+            topic.check_deletable(force=force)
+            del self._open[full]
+        self._leaving.add(full)
         try:
-            topic = await self.get_or_open(name, create=False)
-        except (TopicNotFound, NotAllowed) as error:
-            raise NotFound(f"Topic not found: {full}") from error
-        topic.check_deletable(force=force)
-        self._deleting.add(full)
-        try:
-            self._open.pop(full, None)
-            await topic.close()
+            if topic is not None:
+                with contextlib.suppress(MagnetarError):  # what it could not write goes now
+                    await topic.close()
             if name.persistent:
-                await self._ledgers.delete(ledger_name(name))
+                try:
+                    await self._ledgers.delete(ledger_name(name))
+                except NotFound as error:
+                    raise NotFound(f"Topic not found: {full}") from error
             if not await self._resources.partitions(name.base):
                 await self._context.schemas.forget(name)
         finally:
-            self._deleting.discard(full)
+            self._leaving.discard(full)
         self._tell(name, exists=False)
 
     def drop_idle(self, name: TopicName) -> None:
@@ -247,11 +312,11 @@ class TopicRegistry:
             self._tell(name, exists=False)
 
     async def close(self) -> None:
-        """Closes every topic; none opens after this."""
+        """Closes every topic, CLOSED_AT_ONCE_MAX at a time; none opens after this."""
         self._closed = True
         while self._open:
-            _, topic = self._open.popitem()
-            await topic.close()
+            some = list(self._open.items())[:CLOSED_AT_ONCE_MAX]
+            await asyncio.gather(*(self._close(full, topic) for full, topic in some))
 
     def _tell(self, name: TopicName, *, exists: bool) -> None:
         for listener in list(self._listeners):

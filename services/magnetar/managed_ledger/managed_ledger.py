@@ -305,6 +305,13 @@ class ManagedLedger:
         self._list.delete_retired_soon()
         self.trim_soon()
 
+    def forget_cursor(self, cursor: Cursor) -> None:
+        """Lets go of a non-durable cursor that nobody reads with any more. Idempotent."""
+        if self._cursors.get(cursor.name) is cursor:
+            del self._cursors[cursor.name]
+            self._appender.caching = bool(self._cursors)
+        cursor.abandon(CursorClosed(f"cursor {cursor.name} was deleted"))
+
     # -- trimming
 
     def set_retention(self, size_bytes: int, time_ms: int) -> None:

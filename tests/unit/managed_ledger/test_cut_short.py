@@ -1,43 +1,15 @@
 """A caller that goes away in the middle of a metadata write: what was written stays known."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.support.late_store import LateStore
 from tests.unit.ledger.stage import NAME, Stage, publish
 
-from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.store import Operation
-
-
-class LateStore(MemoryStore):
-    """Writes land at once; their callers hear of it only when `answering` is set."""
-
-    def __init__(self) -> None:
-        super().__init__(SystemClock())
-        self.answering = asyncio.Event()
-        self.answering.set()
-        self.landed = asyncio.Event()
-
-    async def _answer(self) -> None:
-        self.landed.set()
-        await self.answering.wait()
-
-    async def put(
-        self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
-    ) -> int:
-        revision = await super().put(key, value, expected=expected, lease_id=lease_id)
-        await self._answer()
-        return revision
-
-    async def transact(self, operations: Sequence[Operation]) -> int:
-        revision = await super().transact(operations)
-        await self._answer()
-        return revision
 
 
 Write = Callable[[ManagedLedger], Awaitable[object]]
@@ -59,8 +31,7 @@ async def test_a_cancelled_writer_leaves_nobody_fenced(write: Write) -> None:
     ledger = await stage.factory().open(NAME)
     await ledger.open_cursor("old")
     await publish(ledger, b"a", b"b")
-    store.landed.clear()
-    store.answering.clear()
+    store.hold()
     task = asyncio.ensure_future(write(ledger))
     await store.landed.wait()
     task.cancel()
@@ -90,7 +61,7 @@ async def test_a_ledger_that_is_created_too_late_is_the_next_one(
     stage = Stage()
     stage.store = store = LateStore()
     ledger = await stage.factory().open(NAME)
-    store.answering.clear()
+    store.hold()
     with pytest.raises(PersistenceError):
         await publish(ledger, b"a")
     store.answering.set()
@@ -113,7 +84,7 @@ async def test_a_cursor_whose_write_took_too_long_is_written_by_the_next(
     cursor = await ledger.open_cursor("sub", initial=EARLIEST)
     await publish(ledger, b"a", b"b")
     cursor.ack(*ledger.last_confirmed)
-    store.answering.clear()
+    store.hold()
     with pytest.raises(PersistenceError):
         await cursor.flush()
     store.answering.set()

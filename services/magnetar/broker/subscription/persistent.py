@@ -128,6 +128,8 @@ class PersistentSubscription:
                 check_type(dispatcher.type, wanted)
                 if wanted is SubType.Exclusive:
                     await self._evict_dead(dispatcher)
+                    if self.closed:
+                        raise ServiceNotReady("Subscription is fenced")
             elif dispatcher is None or dispatcher.type is not wanted:
                 dispatcher = _DISPATCHERS[wanted](self._context)
                 if self.dispatcher is not None:
@@ -321,6 +323,10 @@ class PersistentSubscription:
         self._disconnect()
 
     async def close(self) -> None:
+        """See `end`."""
+        self.end()
+
+    def end(self) -> None:
         """Disconnects all consumers; they look the topic up again. Idempotent."""
         self.closed = True
         self._disconnect()

@@ -30,6 +30,9 @@ NO_POSITION: Final = -1
 class NonPersistentTopic:
     """One non-persistent topic or partition, served by this broker."""
 
+    fenced: Final = False
+    """Nobody else can own what is kept nowhere."""
+
     __slots__ = (
         "_closing",
         "_context",
@@ -58,6 +61,9 @@ class NonPersistentTopic:
         if limit and len(self.producers) >= limit:
             raise ProducerBusy(f"Topic {self.full_name} reached max producers limit")
         await self.producers.add(producer)
+        if self._closing:
+            self.producers.remove(producer)
+            self._check_serving()
         self.last_active_ms = self._context.clock.now_ms()
 
     def remove_producer(self, producer: Producer) -> None:
@@ -84,7 +90,17 @@ class NonPersistentTopic:
         subscription = self.subscriptions.get(request.subscription)
         if subscription is None:
             subscription = await self.create_subscription(request.subscription)
-        await subscription.add_consumer(consumer)
+        try:
+            await subscription.add_consumer(consumer)
+        except BaseException:
+            self.remove_consumer(subscription, consumer)
+            raise
+        # Its last consumer may have left while this one waited for that: it is out of the list.
+        if self._closing or self.subscriptions.setdefault(subscription.name, subscription) is not (
+            subscription
+        ):
+            subscription.remove_consumer(consumer)
+            raise ServiceNotReady(f"Subscription {subscription.name} has changed, please retry")
         self.last_active_ms = self._context.clock.now_ms()
         return subscription
 

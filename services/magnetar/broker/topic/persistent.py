@@ -14,6 +14,7 @@ from typing import Final
 from magnetar.broker.entry_stamp import last_index
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
@@ -97,6 +98,10 @@ class PersistentTopic:
         if limit and len(self.producers) >= limit:
             raise ProducerBusy(f"Topic {self.full_name} reached max producers limit")
         await self.producers.add(producer)
+        if self._closing or self.managed_ledger.terminated:
+            self.producers.remove(producer)
+            self._check_serving()
+            raise TopicTerminated("Topic was already terminated")
         self.last_active_ms = self._context.clock.now_ms()
 
     def remove_producer(self, producer: Producer) -> None:
@@ -112,6 +117,7 @@ class PersistentTopic:
             return
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
+        producer.pending_runs += 1
         self.managed_ledger.append(run.entries, _Publish(self, producer, run))
 
     def publish_failed(self, error: MagnetarError) -> None:
@@ -121,6 +127,7 @@ class PersistentTopic:
         self.producers.close_all()
 
     async def _store_epoch(self, epoch: int) -> None:
+        self._check_serving()
         await self.managed_ledger.set_properties({EPOCH_PROPERTY: str(epoch)})
 
     # -- subscriptions ---------------------------------------------------------------------
@@ -141,11 +148,12 @@ class PersistentTopic:
                 else f"NonDurable subscription with the same name already exists: "
                 f"{request.subscription}"
             )
-        await subscription.add_consumer(consumer)
-        if request.rollback_s and not request.durable:
-            await subscription.seek_to_time(
-                self._context.clock.now_ms() - request.rollback_s * 1000
-            )
+        try:
+            await subscription.add_consumer(consumer)
+            self._check_serving()
+        except BaseException:
+            self.remove_consumer(subscription, consumer)
+            raise
         self.last_active_ms = self._context.clock.now_ms()
         return subscription
 
@@ -153,9 +161,13 @@ class PersistentTopic:
         self, name: str, start: Position, properties: Mapping[str, str]
     ) -> PersistentSubscription:
         """A durable subscription whose first entry is the one at `start` (or the next one)."""
+        self._check_serving()
+        if not name:
+            raise PreconditionFailed("Empty subscription name")
         if name in self.subscriptions:
             raise SubscriptionExists("Subscription already exists for topic")
         await self.managed_ledger.open_cursor(name, initial=start, properties=properties)
+        self._check_serving()
         # Two first consumers may have raced through the await: both get the one subscription.
         if name not in self.subscriptions:
             self.subscriptions[name] = self._subscription(name)
@@ -176,6 +188,12 @@ class PersistentTopic:
                 return self.subscriptions[name]
         ledger = self.managed_ledger
         start = request.start or (EARLIEST if request.from_earliest else LATEST)
+        if request.rollback_s:
+            since_ms = self._context.clock.now_ms() - request.rollback_s * 1000
+            start = await position_of_time(ledger, since_ms)
+            self._check_serving()
+            if name in self.subscriptions:
+                return self.subscriptions[name]
         cursor = ledger.new_non_durable_cursor(name, start)
         subscription = self._subscription(name, cursor)
         self.subscriptions[name] = subscription
@@ -188,18 +206,15 @@ class PersistentTopic:
         if not subscription.cursor.durable and not subscription.consumers:
             if self.subscriptions.get(subscription.name) is subscription:
                 del self.subscriptions[subscription.name]
-            self._tasks.start(self._end_non_durable(subscription), "end-subscription")
-
-    async def _end_non_durable(self, subscription: PersistentSubscription) -> None:
-        await subscription.close()
-        # Unless a reader of the same name has attached meanwhile, with a cursor of its own.
-        if self.managed_ledger.cursors.get(subscription.name) is subscription.cursor:
-            await self.managed_ledger.delete_cursor(subscription.name)
+            subscription.end()
+            # At once: a reader that comes back under this name gets a cursor of its own.
+            self.managed_ledger.forget_cursor(subscription.cursor)
 
     async def unsubscribe(
         self, subscription: PersistentSubscription, consumer: Consumer, *, force: bool
     ) -> None:
         """A consumer ends its subscription; MetadataError while others are attached."""
+        self._check_serving()
         if not force and any(other is not consumer for other in subscription.consumers):
             raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
         subscription.remove_consumer(consumer)
@@ -207,14 +222,21 @@ class PersistentTopic:
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached."""
+        self._check_serving()
         subscription = self.subscriptions.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} not found")
         if subscription.consumers and not force:
             raise ConsumerBusy("Subscription has active connected consumers", http_status=412)
-        await subscription.close()
-        del self.subscriptions[name]
-        await self.managed_ledger.delete_cursor(name)
+        subscription.end()
+        # It keeps its name until its cursor is gone: nobody may get a cursor that is going.
+        try:
+            await self.managed_ledger.delete_cursor(name)
+        finally:
+            if self.subscriptions.get(name) is subscription:
+                del self.subscriptions[name]
+                if name in self.managed_ledger.cursors:  # it could not be deleted: as before
+                    self.subscriptions[name] = self._subscription(name)
 
     def _subscription(self, name: str, cursor: Cursor | None = None) -> PersistentSubscription:
         return PersistentSubscription(
@@ -260,6 +282,11 @@ class PersistentTopic:
     # -- life ------------------------------------------------------------------------------
 
     @property
+    def fenced(self) -> bool:
+        """Whether another owner has the log now: this instance is of no use any more."""
+        return self.managed_ledger.fenced
+
+    @property
     def is_idle(self) -> bool:
         """Nobody is attached."""
         return not len(self.producers) and not any(
@@ -269,19 +296,26 @@ class PersistentTopic:
     async def terminate(self) -> Position:
         """No message is taken from now on. Returns the last position."""
         position = await self.managed_ledger.terminate()
-        for producer in self.producers:
-            producer.sink.close_producer(producer)
+        self.producers.close_all()  # they hear why when they come back
         for subscription in self.subscriptions.values():
             subscription.topic_terminated()
         return position
 
     async def close(self) -> None:
-        """Sends everyone away and makes what is known durable."""
+        """Sends everyone away and makes what is known durable.
+
+        Producers last: what they had sent is stored first and receipted, so that they do not send
+        it again. What they send meanwhile is not taken.
+        """
         self._closing = True
-        self.producers.close_all()
+        for producer in self.producers:
+            producer.ready = False
         for subscription in list(self.subscriptions.values()):
-            await subscription.close()
-        await self.managed_ledger.close()
+            subscription.end()
+        try:
+            await self.managed_ledger.close()
+        finally:
+            self.producers.close_all()
 
     def check_deletable(self, *, force: bool) -> None:
         """Raises PreconditionFailed while the topic is in use, unless forced."""
@@ -313,9 +347,12 @@ class _Publish:
 
     def __call__(self, ledger_id: int, first_entry_id: int, error: MagnetarError | None) -> None:
         producer, run, topic = self.producer, self.run, self.topic
+        producer.pending_runs -= 1
         if error is not None:
             producer.sink.send_errors(producer, run, error)
             topic.publish_failed(error)
+            if producer.on_drained is not None and not producer.pending_runs:
+                producer.on_drained()
             return
         messages = sum(run.message_counts)
         topic.counters.last_published_ms = topic.now_ms()
@@ -325,3 +362,5 @@ class _Publish:
             run.entries, messages, run.size_bytes, time.monotonic() - self.started
         )
         producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)
+        if producer.on_drained is not None and not producer.pending_runs:
+            producer.on_drained()

@@ -1,6 +1,6 @@
 """A producer attached to a topic, and its counters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
 
@@ -74,6 +74,7 @@ class Producer:
         "messages_in",
         "metadata",
         "name",
+        "on_drained",
         "pending_runs",
         "producer_id",
         "ready",
@@ -118,6 +119,8 @@ class Producer:
         self._messages_before = 0
         self._bytes_before = 0
         self.pending_runs = 0
+        # Called once none is pending any more, by a client that closes and waits for that.
+        self.on_drained: Callable[[], None] | None = None
 
     def renew_rates(self, period_s: float) -> None:
         """Call once per period."""
