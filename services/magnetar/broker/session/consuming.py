@@ -1,6 +1,5 @@
 """SUBSCRIBE and everything that a consumer says afterwards."""
 
-import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -67,12 +66,14 @@ def on_subscribe(
         raise ServiceNotReady("Consumer is already present on the connection")
     name = parse_topic(command.topic)
     request = _request(command, name)
-    session.pending_attachments[key] = None
-    return _attach(session, command, name, request)
+    attaching = session.attaching(*key)
+    return attaching.run(lambda: _attach(session, command, name, request))
 
 
 def _request(command: pb.CommandSubscribe, name: TopicName) -> SubscribeRequest:
     sub_type = SubType(command.subType)
+    if not command.subscription:
+        raise MetadataError("Empty subscription name")
     if command.read_compacted and not (
         name.persistent and sub_type in (SubType.Exclusive, SubType.Failover)
     ):
@@ -117,21 +118,16 @@ def _request(command: pb.CommandSubscribe, name: TopicName) -> SubscribeRequest:
 async def _attach(
     session: "Session", command: pb.CommandSubscribe, name: TopicName, request: SubscribeRequest
 ) -> None:
-    key = ("consumer", command.consumer_id)
-    session.pending_attachments[key] = asyncio.current_task()
     service = session.service
-    try:
-        create = command.force_topic_creation and service.settings.auto_topic_creation
-        topic = await service.topics.get_or_open(name, create=create)
-        if request.schema is not None:
-            await topic.check_schema(request.schema)
-        request.auto_create = service.settings.auto_subscription_creation
-        consumer = Consumer(request.spec, session.link, service.clock)
-        session.link.consumer_attached(command.consumer_id, name.partition_index)
-        subscription = await topic.subscribe(request, consumer)
-        attachment = Attachment(topic, subscription, consumer)
-    finally:
-        session.pending_attachments.pop(key, None)
+    create = command.force_topic_creation and service.settings.auto_topic_creation
+    topic = await service.topics.get_or_open(name, create=create)
+    if request.schema is not None:
+        await topic.check_schema(request.schema)
+    request.auto_create = service.settings.auto_subscription_creation
+    consumer = Consumer(request.spec, session.link, service.clock)
+    session.link.consumer_attached(command.consumer_id, name.partition_index)
+    subscription = await topic.subscribe(request, consumer)
+    attachment = Attachment(topic, subscription, consumer)
     if session.wire.closed:
         attachment.detach()
         return
@@ -225,15 +221,17 @@ async def _unsubscribe(
     await attachment.topic.unsubscribe(
         attachment.subscription, attachment.consumer, force=command.force
     )
-    session.consumers.pop(command.consumer_id, None)
+    if session.consumers.get(command.consumer_id) is attachment:
+        del session.consumers[command.consumer_id]
+        session.link.forget_consumer(command.consumer_id)
     session.link.success(command.request_id)
 
 
 def on_close_consumer(session: "Session", command: pb.CommandCloseConsumer) -> None:
     """Always succeeds, also for a consumer that is unknown or still being attached."""
-    pending = session.pending_attachments.pop(("consumer", command.consumer_id), None)
+    pending = session.pending_attachments.get(("consumer", command.consumer_id))
     if pending is not None:
-        pending.cancel()
+        pending.end()
     attachment = session.consumers.pop(command.consumer_id, None)
     if attachment is not None:
         attachment.detach()

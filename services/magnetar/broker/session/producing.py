@@ -23,46 +23,42 @@ def on_producer(
     found = session.producers.get(command.producer_id)
     if found is not None and not found[0].closed:
         producer, _ = found
+        if producer.on_drained is not None:
+            raise ServiceNotReady("Producer is still being closed, please retry")
         producer.request_id = command.request_id
         session.link.producer_ready(producer)
         return None
     if ("producer", command.producer_id) in session.pending_attachments:
         raise ServiceNotReady("Producer is already present on the connection")
     topic = parse_topic(command.topic)
-    # Marked before the task runs: the client may send CLOSE_PRODUCER right behind.
-    session.pending_attachments["producer", command.producer_id] = None
-    return _attach(session, command, topic)
+    attaching = session.attaching("producer", command.producer_id)
+    return attaching.run(lambda: _attach(session, command, topic))
 
 
 async def _attach(session: "Session", command: pb.CommandProducer, name: TopicName) -> None:
-    key = ("producer", command.producer_id)
-    session.pending_attachments[key] = asyncio.current_task()
     service = session.service
+    topic = await service.topics.get_or_open(name, create=service.settings.auto_topic_creation)
+    producer = Producer(
+        command.producer_id,
+        command.producer_name or service.new_producer_name(),
+        session.link,
+        epoch=command.epoch,
+        generated_name=not command.user_provided_producer_name,
+        access_mode=AccessMode(command.producer_access_mode),
+        topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
+        request_id=command.request_id,
+        connected_since_ms=service.clock.now_ms(),
+        metadata=[(pair.key, pair.value) for pair in command.metadata],
+    )
+    schema = schema_info(command.schema) if command.HasField("schema") else None
+    producer.schema_version = await topic.add_schema(schema)
+    if command.initial_subscription_name and isinstance(topic, PersistentTopic):
+        await _initial_subscription(session, topic, command.initial_subscription_name)
     try:
-        topic = await service.topics.get_or_open(name, create=True)
-        producer = Producer(
-            command.producer_id,
-            command.producer_name or service.new_producer_name(),
-            session.link,
-            epoch=command.epoch,
-            generated_name=not command.user_provided_producer_name,
-            access_mode=AccessMode(command.producer_access_mode),
-            topic_epoch=command.topic_epoch if command.HasField("topic_epoch") else None,
-            request_id=command.request_id,
-            connected_since_ms=service.clock.now_ms(),
-            metadata=[(pair.key, pair.value) for pair in command.metadata],
-        )
-        schema = schema_info(command.schema) if command.HasField("schema") else None
-        producer.schema_version = await topic.add_schema(schema)
-        if command.initial_subscription_name and isinstance(topic, PersistentTopic):
-            await _initial_subscription(session, topic, command.initial_subscription_name)
-        try:
-            await topic.add_producer(producer)
-        except asyncio.CancelledError:
-            topic.remove_producer(producer)
-            raise
-    finally:
-        session.pending_attachments.pop(key, None)
+        await topic.add_producer(producer)
+    except asyncio.CancelledError:
+        topic.remove_producer(producer)
+        raise
     if session.wire.closed:
         topic.remove_producer(producer)
         return
@@ -85,14 +81,29 @@ async def _initial_subscription(session: "Session", topic: PersistentTopic, name
 
 
 def on_close_producer(session: "Session", command: pb.CommandCloseProducer) -> None:
-    """Always succeeds, also for a producer that is unknown or still being created."""
-    pending = session.pending_attachments.pop(("producer", command.producer_id), None)
+    """Always succeeds, also for a producer that is unknown or still being created.
+
+    What the producer had sent is receipted first: its client takes what is not for lost.
+    """
+    pending = session.pending_attachments.get(("producer", command.producer_id))
     if pending is not None:
-        pending.cancel()
-    found = session.producers.pop(command.producer_id, None)
-    if found is not None:
-        producer, topic = found
-        session.closed_producers.append(command.producer_id)
+        pending.end()
+    found = session.producers.get(command.producer_id)
+    if found is None:
+        session.link.success(command.request_id)
+        return
+    producer, topic = found
+
+    def close() -> None:
+        if session.producers.get(command.producer_id) is found:
+            del session.producers[command.producer_id]
+            session.closed_producers.append(command.producer_id)
         if not producer.closed:
             topic.remove_producer(producer)
-    session.link.success(command.request_id)
+        session.link.success(command.request_id)
+
+    if producer.pending_runs and not producer.closed and producer.on_drained is None:
+        producer.ready = False  # what comes behind is not taken
+        producer.on_drained = close
+    else:
+        close()

@@ -13,13 +13,10 @@ if TYPE_CHECKING:
     from magnetar.broker.session.session import Session
 
 
-def schema_info(schema: pb.Schema) -> SchemaInfo | None:
-    """A client's schema in our words; None where it names no type that is registered."""
-    kind = SchemaType(schema.type)
-    if kind in (SchemaType.NONE, SchemaType.AUTO_CONSUME):
-        return None
+def schema_info(schema: pb.Schema) -> SchemaInfo:
+    """A client's schema in our words."""
     properties = {pair.key: pair.value for pair in schema.properties}
-    return SchemaInfo(kind, schema.schema_data, properties, schema.name)
+    return SchemaInfo(SchemaType(schema.type), schema.schema_data, properties, schema.name)
 
 
 def schema_message(found: VersionedSchema, name: str) -> pb.Schema:
@@ -47,13 +44,11 @@ async def _get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
         found = await session.service.schemas.get(name, version)
         if found is None:
             response.error_code = int(ServerError.TOPIC_NOT_FOUND)  # type: ignore[assignment]
-            response.error_message = (
-                f"Topic not found or no-schema {version!r}"
-                if version
-                else "Topic not found or no-schema"
-            )
+            response.error_message = f"Topic not found or no-schema {command.topic}"
         else:
-            response.schema.CopyFrom(schema_message(found, name.base.local))
+            base = name.base
+            full = f"{base.tenant}/{base.namespace_local}/{base.encoded_local}"
+            response.schema.CopyFrom(schema_message(found, full))
             response.schema_version = found.version_bytes
     except MagnetarError as error:
         response.error_code = int(error.code)  # type: ignore[assignment]
@@ -72,7 +67,10 @@ async def _get_or_create(session: "Session", command: pb.CommandGetOrCreateSchem
     try:
         name = parse_topic(command.topic)
         topic = await session.service.topics.get_or_open(name, create=False)
-        response.schema_version = await topic.add_schema(schema_info(command.schema))
+        # Here, unlike when a producer or consumer attaches, type NONE means no schema.
+        is_none = command.schema.type == pb.Schema.Type.Value("None")
+        schema = None if is_none else schema_info(command.schema)
+        response.schema_version = await topic.add_schema(schema)
     except MagnetarError as error:
         response.error_code = int(error.code)  # type: ignore[assignment]
         response.error_message = error.message

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.broker.session.attaching import Attaching, Key
 from magnetar.broker.session.link import SERVER_REQUEST_ID, Link, Wire
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.producer import Producer
@@ -17,6 +18,7 @@ from magnetar.core.errors import MagnetarError, ServerError, ServiceNotReady, To
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.wire.commands import CommandType
+from magnetar.wire.connection_state import BROKER_ACCEPTS, State
 from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
 from magnetar.wire.framing import ProtocolError
 
@@ -29,7 +31,11 @@ log = get_logger("magnetar.session")
 COMMANDS_PENDING_MAX: Final = 50_000
 """Commands of one connection that may wait at once (Pulsar: maxConcurrentLookupRequest)."""
 
+TOO_MANY_TEXT: Final = "Too many requests of this connection wait"
+
 CLOSED_PRODUCERS_KEPT_MAX: Final = 1_000
+
+BEFORE_CONNECT: Final = BROKER_ACCEPTS[State.CONNECTING]
 
 
 class Session:
@@ -58,7 +64,7 @@ class Session:
         self.producers: dict[int, tuple[Producer, Any]] = {}
         self.closed_producers: deque[int] = deque(maxlen=CLOSED_PRODUCERS_KEPT_MAX)
         self.consumers: dict[int, Attachment] = {}
-        self.pending_attachments: dict[tuple[str, int], Any] = {}
+        self.pending_attachments: dict[Key, Attaching] = {}
         self.watchers: dict[int, Any] = {}
         self.tasks = TaskSet("session")
         self.ping_sent = False
@@ -88,10 +94,14 @@ class Session:
                             event.ledger_id,  # type: ignore[union-attr]
                             event.entry_id,  # type: ignore[union-attr]
                         )
+                    elif not self.connected:
+                        raise ProtocolError("ACK before CONNECT")
                 elif kind is Flow:
                     attachment = self.consumers.get(event.consumer_id)  # type: ignore[union-attr]
                     if attachment is not None:
                         attachment.subscription.flow(attachment.consumer, event.permits)  # type: ignore[union-attr]
+                    elif not self.connected:
+                        raise ProtocolError("FLOW before CONNECT")
                 elif kind is Command:
                     self._command(event)  # type: ignore[arg-type]
                 else:
@@ -176,7 +186,7 @@ class Session:
 
     def _command(self, command: Command) -> None:
         kind = command.type
-        if not self.connected and kind != CommandType.CONNECT:
+        if not self.connected and kind not in BEFORE_CONNECT:
             raise ProtocolError(f"{CommandType.Name(kind)} before CONNECT")  # type: ignore[arg-type]
         handler = self._handlers.get(kind)
         if handler is None:
@@ -192,9 +202,7 @@ class Session:
             return
         if len(self.tasks) >= COMMANDS_PENDING_MAX:
             waiting.close()
-            self.link.error(
-                request_id, TooManyRequests("Too many requests of this connection wait")
-            )
+            self.link.error(request_id, TooManyRequests(TOO_MANY_TEXT))
             return
         self.tasks.start(self._answered(waiting, request_id), CommandType.Name(kind))  # type: ignore[arg-type]
 
@@ -208,6 +216,12 @@ class Session:
         except Exception as error:
             log.exception("command failed", peer=self.link.address)
             self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error}")
+
+    def attaching(self, what: str, its_id: int) -> Attaching:
+        """Marks a producer or consumer as on its way; raises TooManyRequests."""
+        if len(self.tasks) >= COMMANDS_PENDING_MAX:
+            raise TooManyRequests(TOO_MANY_TEXT)
+        return Attaching(self.pending_attachments, (what, its_id))
 
     def consumer(self, consumer_id: int) -> Consumer | None:
         attachment = self.consumers.get(consumer_id)
