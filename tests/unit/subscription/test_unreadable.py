@@ -19,9 +19,12 @@ class DamagedBookie(MemoryBookie):
         super().__init__()
         self.damaged = set()
         self.reads = 0
+        self.hang = None
 
     async def read_entries(self, ledger_id, first, last, *, bytes_max):
         self.reads += 1
+        if self.hang is not None:
+            await self.hang.wait()
         good = [
             entry
             for entry in await super().read_entries(ledger_id, first, last, bytes_max=bytes_max)
@@ -136,3 +139,37 @@ async def test_what_fails_is_let_go_when_it_is_acked_or_everybody_leaves(stored,
     subscription.remove_consumer(consumer)
     assert subscription.stats().msg_in_replay == 0
     assert subscription.dispatcher.replays.failures == {}
+
+
+async def test_later_chunks_wait_for_one_that_cannot_be_read(stored, bookie, make_entry):
+    subscription, first, sink = await subscribe(stored, SubType.Shared)
+    first.permits = 0
+    subscription.flow(first, 1)
+    chunks = [make_entry(str(index), chunk=("x", index, 4)) for index in range(4)]
+    positions = await stored.publish(*chunks[:2])
+    await until(lambda: sink.texts == ["0"])
+    other, other_sink = stored.consumer("b", SubType.Shared)
+    await subscription.add_consumer(other)
+    subscription.flow(other, 100)
+    await until(lambda: subscription.stats().msg_in_replay == 1)
+    bookie.damaged.add(positions[1])
+    subscription.flow(first, 100)
+    await until(lambda: subscription.dispatcher.replays.failures)
+    await stored.publish(*chunks[2:], make_entry("p"))
+    await until(lambda: "p" in sink.texts + other_sink.texts)
+    assert "2" not in sink.texts + other_sink.texts
+    bookie.damaged.clear()
+    await until(lambda: "3" in sink.texts)
+    assert [text for text in sink.texts if text != "p"] == ["0", "1", "2", "3"]
+
+
+async def test_a_read_that_hangs_ends_with_its_consumer(stored, bookie):
+    await stored.publish_texts(3)
+    bookie.hang = asyncio.Event()
+    subscription, consumer, sink = await subscribe(stored, SubType.Exclusive)
+    await until(lambda: bookie.reads)
+    subscription.remove_consumer(consumer)
+    await until(lambda: len(stored.tasks) == 0)
+    bookie.hang = None
+    _, sink = await stored.attach(subscription, "b", SubType.Exclusive)
+    assert sink.texts == ["0", "1", "2"]
