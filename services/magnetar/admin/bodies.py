@@ -1,7 +1,8 @@
 """Request bodies: read within a bound, parsed into typed documents, refused in plain words.
 
-Parsing is lenient where Jackson is: unknown fields are ignored and `"4"` passes for 4. What cannot
-be parsed is 400 with the field named (`$.ledgerId`).
+Parsing is lenient where Jackson is: unknown fields are ignored, `"4"` passes for 4, and a field
+that is null counts as left out (Go's client writes null for an empty map). What cannot be parsed is
+400 with the field named (`$.ledgerId`).
 """
 
 from typing import Final, TypeVar
@@ -38,7 +39,10 @@ async def parse(request: Request, kind: type[T]) -> T | None:
     if not body or body.strip() == b"null":
         return None
     try:
-        return msgspec.json.decode(body, type=kind, strict=False)
+        given = msgspec.json.decode(body)
+        if isinstance(given, dict):
+            given = {key: value for key, value in given.items() if value is not None}
+        return msgspec.convert(given, type=kind, strict=False)
     except msgspec.ValidationError as error:
         raise HTTPException(400, f"The body does not fit: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -352,6 +352,19 @@ async def test_bodies_are_refused_in_plain_words(admin: Admin) -> None:
     assert number.status_code in (400, 404)
 
 
+async def test_null_counts_as_left_out(admin: Admin) -> None:
+    topic = "~/persistent/t1/n1/go"
+    # As Go's admin client creates a partitioned topic without properties.
+    headers = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
+    body = {"partitions": 2, "properties": None}
+    created = await admin.call("PUT", topic + "/partitions", body, headers)
+    assert created.status_code == 204, created.text
+    schema = {"type": "STRING", "schema": "", "properties": None}
+    await admin.done("POST", "~/schemas/t1/n1/go/schema", schema)
+    start = {"ledgerId": -1, "entryId": -1, "partitionIndex": None}
+    await admin.done("PUT", topic + "/subscription/s", start)
+
+
 async def test_an_unexpected_error_says_no_more_than_its_name(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from magnetar.broker.schema.registry import (
     SchemaPolicy,
     SchemaRegistry,
     SchemaType,
+    version_to_bytes,
 )
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import IncompatibleSchema
@@ -241,6 +242,23 @@ async def test_a_consumer_on_an_idle_topic_brings_its_schema(registry: SchemaReg
     assert await numbers(registry) == [0]
     with pytest.raises(IncompatibleSchema):
         await registry.for_consumer(TOPIC, BROKEN, POLICY, topic_is_idle=True)
+
+
+async def test_type_none_is_a_type_like_others(registry: SchemaRegistry) -> None:
+    # Go's client sends it for BytesSchema, and looks the version up that it was given.
+    none = SchemaInfo(SchemaType.NONE, b"", {"made": "by go"})
+    assert await registry.for_producer(TOPIC, none, POLICY) == 0
+    assert await registry.for_producer(TOPIC, SchemaInfo(SchemaType.NONE, b""), POLICY) == 0
+    found = await registry.get(TOPIC, version_to_bytes(0))
+    assert found is not None
+    assert found.schema == none
+    await registry.for_consumer(TOPIC, none, POLICY, topic_is_idle=False)
+    text = SchemaInfo(SchemaType.STRING, b"")
+    refused = "exists schema type NONE, new schema type STRING"
+    with pytest.raises(IncompatibleSchema, match=refused):
+        await registry.for_producer(TOPIC, text, POLICY)
+    with pytest.raises(IncompatibleSchema, match=refused):
+        await registry.for_consumer(TOPIC, text, POLICY, topic_is_idle=False)
 
 
 async def test_a_consumer_on_a_topic_in_use_without_schema(registry: SchemaRegistry) -> None:

@@ -130,8 +130,9 @@ class SchemaRegistry:
         """The version under which a producer's schema is known, registered where it is new.
 
         A producer without a schema has no version; it is refused where the policy enforces one.
+        A schema of type NONE is one: it is registered, and fits no other type.
         """
-        if schema is None or schema.type in (SchemaType.BYTES, SchemaType.NONE):
+        if schema is None or schema.type is SchemaType.BYTES:
             if policy.validation_enforced and await self.latest(topic) is not None:
                 raise IncompatibleSchema(SCHEMA_REQUIRED)
             return None
@@ -154,11 +155,7 @@ class SchemaRegistry:
 
         Idle means: no producer, no consumer with a schema of its own, and no data.
         """
-        if schema is None or schema.type in (
-            SchemaType.BYTES,
-            SchemaType.NONE,
-            SchemaType.AUTO_CONSUME,
-        ):
+        if schema is None or schema.type in (SchemaType.BYTES, SchemaType.AUTO_CONSUME):
             return
         if topic_is_idle and await self.latest(topic) is None:
             await self.for_producer(topic, schema, policy)
