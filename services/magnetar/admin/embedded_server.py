@@ -29,7 +29,8 @@ class EmbeddedServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
-            http="auto",  # httptools where it is installed, else h11
+            # Not httptools: an offer of HTTP/2, which Java's client makes, loses it the body.
+            http="h11",
             ws="none",
             lifespan="off",
             interface="asgi3",

@@ -79,7 +79,7 @@ def _request(command: pb.CommandSubscribe, name: TopicName) -> SubscribeRequest:
     ):
         raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")
     key_shared = None
-    if sub_type is SubType.Key_Shared and command.HasField("keySharedMeta"):
+    if command.HasField("keySharedMeta"):
         meta = command.keySharedMeta
         key_shared = KeySharedSpec(
             KeySharedMode(meta.keySharedMode),
