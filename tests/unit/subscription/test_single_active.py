@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from magnetar.broker.dispatch import active_news
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
 from magnetar.core.errors import ConsumerBusy, ConsumerNotFound, MagnetarError, MetadataError
@@ -178,6 +179,34 @@ async def test_failover_hands_over_only_after_the_delay(rig):
     assert first_sink.take() == ["0", "1", "2", "3", "4"]
 
 
+async def test_who_joins_is_told_with_its_first_flow_and_before_its_messages(rig):
+    await rig.publish_texts(1)
+    subscription = await rig.subscription()
+    consumer, sink = await rig.attach(subscription, "a", FAILOVER, permits=0)
+    # Its client may not know of it before it has the answer to SUBSCRIBE.
+    assert sink.active == []
+    told: list[list[bool]] = []
+    sink.on_deliver = lambda _: told.append(list(sink.active))
+    subscription.flow(consumer, 1)
+    await rig.settle()
+    assert told == [[True]]
+    subscription.flow(consumer, 1)
+    assert sink.active == [True]
+
+
+async def test_who_lets_nothing_flow_is_told_all_the_same(rig, monkeypatch):
+    monkeypatch.setattr(active_news, "UNHEARD_S_MAX", 0.01)
+    subscription = await rig.subscription()
+    _, quiet = await rig.attach(subscription, "a", FAILOVER, permits=0)
+    gone, gone_sink = await rig.attach(subscription, "b", FAILOVER, permits=0)
+    subscription.remove_consumer(gone)
+    told = asyncio.Event()
+    quiet.on_active = told.set
+    await asyncio.wait_for(told.wait(), 5)
+    assert quiet.active == [True]
+    assert gone_sink.active == []
+
+
 async def test_failover_prefers_priority(rig):
     subscription = await rig.subscription()
     _, low = await rig.attach(subscription, "a", FAILOVER, priority=1)
@@ -193,6 +222,15 @@ async def test_max_consumers(rig):
     other, _ = rig.consumer("b", FAILOVER)
     with pytest.raises(ConsumerBusy, match="Subscription reached max consumers limit"):
         await subscription.add_consumer(other)
+
+
+async def test_end_of_topic_is_told_with_the_first_flow(rig):
+    subscription = await rig.subscription()
+    await rig.ledger.terminate()
+    consumer, sink = await rig.attach(subscription, "a", EXCLUSIVE, permits=0)
+    assert sink.ended == 0
+    subscription.flow(consumer, 1)
+    assert sink.ended == 1
 
 
 async def test_end_of_topic_is_told_once_when_all_is_acked(rig):

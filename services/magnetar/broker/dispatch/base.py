@@ -151,10 +151,13 @@ class Dispatcher(ABC):
         self.reader.rewind(self.ledger.next_position(self.cursor.mark_delete))
 
     def tell_end(self) -> None:
-        """Tells each consumer once that a terminated topic is drained."""
+        """Tells each consumer once that a terminated topic is drained.
+
+        Not before its first FLOW: until then its client may not know of it, and drop the news.
+        """
         if self.cursor.backlog == 0:
             for consumer in self.consumers:
-                if not consumer.end_told:
+                if consumer.first_flow_ms and not consumer.end_told:
                     consumer.end_told = True
                     consumer.sink.end_of_topic(consumer.spec.consumer_id)
 

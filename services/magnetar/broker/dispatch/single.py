@@ -16,7 +16,8 @@ import asyncio
 from collections.abc import Iterable
 
 from magnetar.broker.dispatch.active import choose_active
-from magnetar.broker.dispatch.base import Dispatcher
+from magnetar.broker.dispatch.active_news import ActiveNews
+from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.metadata import message_count, sticky_key_of
 from magnetar.broker.dispatch.selector import RangeSelector
 from magnetar.broker.subscription.admission import check_room
@@ -195,21 +196,26 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
     type = SubType.Failover
 
+    def __init__(self, context: DispatchContext) -> None:
+        super().__init__(context)
+        self._news = ActiveNews(lambda each: each is self.active and self._switch is None)
+
     def add_consumer(self, consumer: Consumer) -> None:
         check_room(self.limits.max_consumers, len(self.consumers))
         self.consumers.append(consumer)
-        before = self.active
+        self._news.joined(consumer)
         self._pick(wait=True)
-        if self.active is before or self._switch is not None:
-            self._tell(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        self._news.left(consumer)
+        super().remove_consumer(consumer)
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        self._news.hears(consumer)
+        super().flow(consumer, permits)
 
     def _choose(self) -> Consumer:
         return choose_active(self.context.topic, self.consumers)
 
     def _tell_active(self) -> None:
-        for consumer in self.consumers:
-            self._tell(consumer)
-
-    def _tell(self, consumer: Consumer) -> None:
-        active = consumer is self.active and self._switch is None
-        consumer.sink.active_consumer_change(consumer.spec.consumer_id, active=active)
+        self._news.changed(self.consumers)

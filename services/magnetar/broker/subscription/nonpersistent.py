@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from magnetar.broker.dispatch.active import choose_active
+from magnetar.broker.dispatch.active_news import ActiveNews
 from magnetar.broker.dispatch.metadata import count_and_key, message_count
 from magnetar.broker.dispatch.selector import RingSelector, Selector, new_selector
 from magnetar.broker.subscription.admission import check_key_shared, check_room, check_type
@@ -59,6 +60,7 @@ class NonPersistentSubscription:
         self._policy = KeySharedSpec()
         self._selector: Selector = RingSelector(limits.ring_points)
         self._gone = GoneConsumers()
+        self._news = ActiveNews(lambda each: each is self.active)
         self._rated = (0, clock.monotonic())
 
     @property
@@ -91,18 +93,21 @@ class NonPersistentSubscription:
             self._selector.add(consumer)
         self.type = wanted
         self.consumers.append(consumer)
-        self._changed(joined=consumer)
+        if wanted is SubType.Failover:
+            self._news.joined(consumer)
+        self._changed()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detaches a consumer. Idempotent."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
+            self._news.left(consumer)
             self._gone.add(consumer)
             if self.type is SubType.Key_Shared:
                 self._selector.remove(consumer)
             self._changed()
 
-    def _changed(self, joined: Consumer | None = None) -> None:
+    def _changed(self) -> None:
         by_level: dict[int, list[Consumer]] = {}
         for consumer in self.consumers:
             by_level.setdefault(consumer.spec.priority_level, []).append(consumer)
@@ -112,17 +117,14 @@ class NonPersistentSubscription:
         self.active = (
             choose_active(self.topic, self.consumers) if single and self.consumers else None
         )
-        if self.type is SubType.Failover:
-            told = self.consumers if self.active is not before else [joined] if joined else []
-            for consumer in told:
-                consumer.sink.active_consumer_change(
-                    consumer.spec.consumer_id, active=consumer is self.active
-                )
+        if self.type is SubType.Failover and self.active is not before:
+            self._news.changed(self.consumers)
 
     # -- what consumers say
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         """FLOW: the consumer has room for so many more messages."""
+        self._news.hears(consumer)
         consumer.permits += permits
         consumer.last_flow_ms = self.clock.now_ms()
         consumer.first_flow_ms = consumer.first_flow_ms or consumer.last_flow_ms
