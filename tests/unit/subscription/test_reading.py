@@ -46,3 +46,26 @@ async def test_acks_and_permits_that_come_from_within_a_delivery(rig):
         assert sink.texts == [str(each) for each in range(300)]
         assert subscription.cursor.backlog == 0
         assert (consumer.permits, consumer.unacked) == (7, 0)
+
+
+async def test_an_answer_from_within_does_not_overtake_what_others_are_about_to_get(rig):
+    subscription = await rig.subscription()
+    sinks = []
+    for name in "ab":
+        consumer, sink = rig.consumer(name, SubType.Key_Shared)
+
+        def answer(deliveries, consumer=consumer):
+            subscription.flow(consumer, len(deliveries))
+
+        sink.on_deliver = answer
+        await subscription.add_consumer(consumer)
+        subscription.flow(consumer, 5)
+        sinks.append(sink)
+    await rig.publish_texts(400, keys=20)
+    for _ in range(50):
+        await rig.settle()
+    assert sum(len(sink.texts) for sink in sinks) == 400
+    for sink in sinks:
+        for key in set(sink.keys):
+            texts = [int(text) for text, k in zip(sink.texts, sink.keys, strict=True) if k == key]
+            assert texts == sorted(texts)
