@@ -82,6 +82,10 @@ NAMESPACES: list[Case] = [
     ("GET", "~/namespaces/t1/n1/messageTTL", NO_BODY, 200, ""),
     ("GET", "~/namespaces/t1/nope/messageTTL", NO_BODY, 404, "Namespace does not exist"),
     ("GET", "~/namespaces/t1/n1/schemaAutoUpdateCompatibilityStrategy", NO_BODY, 204, ""),
+    *(
+        ("PUT", f"~/namespaces/t1/nope/{each}", body, 404, "Namespace does not exist")
+        for each, body in (("schemaCompatibilityStrategy", "FULL"), ("properties", {"a": "b"}))
+    ),
     ("PUT", "~/namespaces/t1/nope/unload", NO_BODY, 404, "Namespace not found"),
     ("PUT", "~/namespaces/t1/n1/0x00000000_0x40000000/unload", NO_BODY, 204, ""),
     (
@@ -198,7 +202,7 @@ SUBSCRIPTIONS: list[Case] = [
     ("PUT", "~/persistent/t1/nope/x/subscription/s1", NO_BODY, 404, "Namespace not found"),
     ("GET", "@/a/subscription/s1/position/1", NO_BODY, 404, "Message not found"),
     ("GET", "@/a/subscription/s1/position/0", NO_BODY, 400, None),
-    ("GET", "@/a/subscription/x/position/1", NO_BODY, 404, NO_SUB),
+    ("GET", "@/a/subscription/x/position/1", NO_BODY, 404, "Message not found"),
     ("GET", "@/nope/subscription/s/position/1", NO_BODY, 404, NO_TOPIC),
     (
         *("GET", "@/pt/subscription/s1/position/1", NO_BODY, 405),

@@ -135,6 +135,9 @@ async def test_topic_stats(admin: Admin) -> None:
     assert subscriptions["idle"]["msgBacklog"] == 4
     assert subscriptions["idle"]["subscriptionProperties"] == {"p": "q"}
     assert subscriptions["idle"]["earliestMsgPublishTimeInBacklog"] == 0
+    bare = "~/persistent/t1/n1/a/stats?excludePublishers=true&excludeConsumers=true"
+    stats = (await admin.call("GET", bare)).json()
+    assert stats["publishers"] == stats["subscriptions"]["sh"]["consumers"] == []
     path = "~/persistent/t1/n1/a/stats?getEarliestTimeInBacklog=true"
     precise = (await admin.call("GET", path)).json()
     assert precise["earliestMsgPublishTimeInBacklogs"] == 1_700_000_000_000
@@ -191,6 +194,9 @@ async def test_partitioned_stats_are_sums(admin: Admin) -> None:
     assert list(parts.values()) == [2, 2, 0]
     brief = (await admin.call("GET", path + "?perPartition=false")).json()
     assert brief["partitions"] == {}
+    bare = path + "?excludePublishers=true&excludeConsumers=true"
+    stats = (await admin.call("GET", bare)).json()
+    assert stats["publishers"] == stats["subscriptions"]["sub"]["consumers"] == []
     # To look at a deleted partition does not bring it back.
     await admin.done("DELETE", "~/persistent/t1/n1/pt-partition-2")
     assert len((await admin.call("GET", path)).json()["partitions"]) == 2

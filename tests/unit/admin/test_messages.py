@@ -45,6 +45,11 @@ async def test_peek_shows_payload_and_metadata(admin: Admin) -> None:
     assert b"x-injected" not in raw
     assert b"x-pulsar-num-batch-message" not in raw
     assert raw[b"content-type"] == b"application/json"
+    # Without the subscription: the same as if it were new, and it is not created.
+    for position, status in ((1, 200), (2, 404)):
+        answer = await admin.call("GET", f"{PATH}/subscription/other/position/{position}")
+        assert answer.status_code == status
+    assert list(topic.subscriptions) == ["s"]
 
 
 @pytest.mark.parametrize(

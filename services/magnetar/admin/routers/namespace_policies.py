@@ -14,11 +14,18 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer, bare, done, nothing, optional
-from magnetar.admin.context import existing_namespace, namespace_of, service_of, text_of
+from magnetar.admin.context import (
+    existing_namespace,
+    namespace_of,
+    require_namespace,
+    service_of,
+    text_of,
+)
 from magnetar.admin.described import described
 from magnetar.admin.paths import register_choice
 from magnetar.broker.schema.registry import CompatibilityStrategy
 from magnetar.core.errors import PreconditionFailed
+from magnetar.core.names import NamespaceName
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
 
@@ -171,7 +178,7 @@ async def get_policy(request: Request) -> Response:
     if policy in FROM_DOCUMENT:
         return answer(FROM_DOCUMENT[policy](await _policies(request)))
     if policy == _DEPRECATED:
-        await existing_namespace(request)
+        await _existing(request)
         return done()
     return optional((await _policies(request)).get(WHERE_SET[policy]))
 
@@ -180,9 +187,15 @@ async def _policies(request: Request) -> dict[str, Any]:
     return await service_of(request).resources.policies(namespace_of(request))
 
 
+async def _existing(request: Request) -> NamespaceName:
+    namespace = namespace_of(request)
+    await require_namespace(service_of(request), namespace, "Namespace does not exist")
+    return namespace
+
+
 async def _change(request: Request, policy: str, value: object) -> None:
     await service_of(request).resources.update_policies(
-        await existing_namespace(request), lambda policies: {**policies, policy: value}
+        await _existing(request), lambda policies: {**policies, policy: value}
     )
 
 
@@ -190,6 +203,6 @@ async def _change_properties(
     request: Request, change: Callable[[dict[str, str]], dict[str, str]]
 ) -> None:
     await service_of(request).resources.update_policies(
-        await existing_namespace(request),
+        await _existing(request),
         lambda policies: {**policies, "properties": change(policies.get("properties") or {})},
     )

@@ -23,13 +23,17 @@ from magnetar.admin.stats.internal import internal_info, internal_stats
 from magnetar.admin.stats.partitioned import partitioned_stats
 from magnetar.admin.stats.topic import TopicStats, add_earliest_times, topic_stats
 from magnetar.broker.service import BrokerService
-from magnetar.broker.topics import ledger_name
+from magnetar.broker.topics import Topic, ledger_name
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.names import TopicName
 
 router = APIRouter(prefix="/admin/v2", tags=["topics"])
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
+_LEFT_OUT: Final = (
+    query("excludePublishers", "boolean", "Without the list of producers"),
+    query("excludeConsumers", "boolean", "Without the lists of consumers"),
+)
 
 
 @router.get(
@@ -39,13 +43,14 @@ _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
         query("getPreciseBacklog", "boolean", "It is always precise"),
         query("subscriptionBacklogSize", "boolean", "It is always there"),
         query("getEarliestTimeInBacklog", "boolean", "Also when backlogs begin (reads messages)"),
+        *_LEFT_OUT,
         AUTHORITATIVE,
     ),
 )
 async def stats(request: Request) -> Response:
     service = service_of(request)
     topic = await loaded_topic(service, topic_of(request))
-    found = topic_stats(topic, service.broker_id)
+    found = _stats(request, topic)
     if bodies.flag(request, "getEarliestTimeInBacklog"):
         await add_earliest_times(found, topic)
     return answer(found)
@@ -71,14 +76,16 @@ async def get_internal_info(request: Request) -> Response:
 @router.get(
     _TOPIC + "/partitioned-stats",
     summary="The same, summed over partitions",
-    openapi_extra=described(query("perPartition", "boolean", "Also each partition (default)")),
+    openapi_extra=described(
+        query("perPartition", "boolean", "Also each partition (default)"), *_LEFT_OUT
+    ),
 )
 async def get_partitioned_stats(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     partitions = await _partitions(service, name)
     found: dict[str, TopicStats] = {}
     async for topic in existing_partitions(service, name, partitions):
-        found[topic.full_name] = topic_stats(topic, service.broker_id)
+        found[topic.full_name] = _stats(request, topic)
     metadata = await partitioned_metadata(service, name, partitions)
     per_partition = bodies.flag(request, "perPartition", default=True)
     return answer(partitioned_stats(found, metadata, per_partition=per_partition))
@@ -96,6 +103,17 @@ async def get_partitioned_internal_stats(request: Request) -> Response:
         found[topic.full_name] = internal_stats(topic)
     metadata = await partitioned_metadata(service, name, partitions)
     return answer({"metadata": metadata, "partitions": found})
+
+
+def _stats(request: Request, topic: Topic) -> TopicStats:
+    """A topic's stats, without what the client does not want to see."""
+    found = topic_stats(topic, service_of(request).broker_id)
+    if bodies.flag(request, "excludePublishers"):
+        found.publishers = []
+    if bodies.flag(request, "excludeConsumers"):
+        for subscription in found.subscriptions.values():
+            subscription.consumers = []
+    return found
 
 
 async def _partitions(service: BrokerService, name: TopicName) -> int:
