@@ -39,6 +39,8 @@ log = get_logger("magnetar.broker")
 
 LISTEN_BACKLOG: Final = 1_024
 SESSIONS_END_TIMEOUT_S: Final = 5.0
+TOPICS_SHARE_OF_SHUTDOWN: Final = 0.7
+"""Of the time to stop: the rest is for the connections and the storage below."""
 READ_ENTRIES_MIN: Final = 100
 """What a dispatcher's first read asks for (Pulsar: dispatcherMinReadBatchSize 1)."""
 _STARTS_KEY: Final = "/broker-starts"
@@ -131,7 +133,9 @@ class BrokerService:
         if self._server is not None:
             self._server.close()
         try:
-            async with asyncio.timeout(self.settings.shutdown_timeout_ms / 1000):
+            async with asyncio.timeout(
+                self.settings.shutdown_timeout_ms / 1000 * TOPICS_SHARE_OF_SHUTDOWN
+            ):
                 await self.topics.close()
         except TimeoutError:
             log.warning("topics did not close in time", left=len(self.topics))
@@ -189,6 +193,9 @@ class BrokerService:
                     await what()
                 except MagnetarError as error:
                     log.warning("periodic work failed", work=name, error=str(error))
+                except Exception:
+                    # A bug of ours: without keep-alive, say, the broker would fall ill slowly.
+                    log.exception("periodic work failed", work=name)
 
         self.tasks.start(repeat(), name)
 
@@ -216,7 +223,10 @@ class BrokerService:
     async def _trim(self) -> None:
         for topic in self.topics:
             if isinstance(topic, PersistentTopic):
-                await topic.managed_ledger.trim()
+                try:
+                    await topic.managed_ledger.trim()
+                except MagnetarError as error:
+                    log.warning("ledgers not trimmed", topic=topic.full_name, error=str(error))
 
     async def _delete_unused(self) -> None:
         idle_ms = self.settings.delete_inactive_topics_interval_s * 1000
@@ -230,8 +240,12 @@ class BrokerService:
             backlog = any(s.cursor.backlog for s in topic.subscriptions.values())
             if topic.subscriptions and (not caught_up or backlog):
                 continue
-            await self.topics.delete(topic.name, force=bool(topic.subscriptions))
-            log.info("unused topic deleted", topic=topic.full_name)
+            try:
+                await self.topics.delete(topic.name, force=bool(topic.subscriptions))
+            except MagnetarError as error:
+                log.warning("unused topic not deleted", topic=topic.full_name, error=str(error))
+            else:
+                log.info("unused topic deleted", topic=topic.full_name)
 
 
 def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:

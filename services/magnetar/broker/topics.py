@@ -264,6 +264,8 @@ class TopicRegistry:
             await topic.close()
         except MagnetarError as error:
             log.warning("topic not closed in order", topic=full, error=str(error))
+        except Exception:
+            log.exception("topic not closed in order", topic=full)
         finally:
             self._leaving.discard(full)
 

@@ -190,7 +190,13 @@ async def _watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
         session, command.watcher_id, namespace, compiled(command.topics_pattern)
     )
     session.watchers[command.watcher_id] = watcher
-    names = await session.service.topics.names(namespace, "persistent")
+    try:
+        names = await session.service.topics.names(namespace, "persistent")
+    except BaseException:
+        watcher.close()
+        if session.watchers.get(command.watcher_id) is watcher:
+            del session.watchers[command.watcher_id]
+        raise
     found = watcher.start(str(name) for name in names if not is_system_topic(name))
     success = pb.CommandWatchTopicListSuccess(
         request_id=command.request_id, watcher_id=command.watcher_id

@@ -198,6 +198,13 @@ class Session:
         except MagnetarError as error:
             self.link.error(request_id, error)
             return
+        except ProtocolError:
+            raise
+        except Exception as error:
+            # A bug of ours: it costs this command, not all else on the connection.
+            log.exception("command failed", peer=self.link.address)
+            self._internal_error(request_id, error)
+            return
         if waiting is None:
             return
         if len(self.tasks) >= COMMANDS_PENDING_MAX:
@@ -215,7 +222,10 @@ class Session:
             self.link.error(request_id, ServiceNotReady("The request timed out, please retry"))
         except Exception as error:
             log.exception("command failed", peer=self.link.address)
-            self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error}")
+            self._internal_error(request_id, error)
+
+    def _internal_error(self, request_id: int, error: Exception) -> None:
+        self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error!r}")
 
     def attaching(self, what: str, its_id: int) -> Attaching:
         """Marks a producer or consumer as on its way; raises TooManyRequests."""
