@@ -204,6 +204,8 @@ class BrokerService:
             wire = session.wire
             if wire.heard:
                 wire.heard = session.ping_sent = False
+            elif self.budget.is_paused(session.link):
+                continue  # its answer may wait in a socket that we do not read
             elif session.ping_sent:
                 log.info("silent peer disconnected", peer=session.link.address)
                 wire.close()

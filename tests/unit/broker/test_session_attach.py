@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from tests.support.broker import HOST, running_broker
@@ -46,7 +47,7 @@ async def eventually(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def producer(request_id: int, producer_id: int = 1, **more: object) -> bytes:
+def producer(request_id: int, producer_id: int = 1, **more: Any) -> bytes:
     command = pb.CommandProducer(
         topic=TOPIC, producer_id=producer_id, request_id=request_id, **more
     )
@@ -95,11 +96,12 @@ async def test_a_producer_command_repeated_before_its_answer(
 ) -> None:
     """The second is told to try again; the first goes on."""
     peer.write(producer(1) + producer(2))
-    answers = {}
+    answers: dict[int, Any] = {}
     for _ in range(2):
         command = await peer.next()
         assert command is not None
-        answers[command.message.request_id] = command
+        message: Any = command.message
+        answers[message.request_id] = command
     assert answers[1].type == CommandType.PRODUCER_SUCCESS
     assert answers[2].type == CommandType.ERROR
     assert answers[2].message.error == ServerError.SERVICE_NOT_READY

@@ -5,7 +5,8 @@ commit, or the messages of a dispatch, cost one system call: uvloop does that by
 more turn of the loop, for asyncio's own loop it is done here. Reading pauses while
 what the client published and has not been receipted for exceeds a bound, so that a fast producer
 waits in its own TCP window, not in our memory. A reader that is too slow makes `writable` false:
-dispatchers hand nothing over until the transport's buffer has drained.
+dispatchers hand nothing over until the transport's buffer has drained. One that goes on asking and
+does not read the answers is not read from beyond UNREAD_BYTES_MAX.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ log = get_logger("magnetar.connection")
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
+UNREAD_BYTES_MAX: Final = 16 << 20
 CLOSE_TIMEOUT_S: Final = 5.0
 
 
@@ -29,11 +31,13 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_decoder",
         "_flush_scheduled",
+        "_held",
         "_loop",
         "_loop_gathers",
         "_out",
         "_session",
         "_transport",
+        "_unread",
         "closed",
         "heard",
         "writable",
@@ -47,6 +51,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._flush_scheduled = False
         self._loop_gathers = False
+        self._held = False  # not read from, for the budget's sake
+        self._unread = False  # not read from, for what the peer has not read
         self.writable = True
         self.closed = False
         self.heard = True
@@ -76,6 +82,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if events:
             self._session.handle(events)
+            if not self.writable:
+                self._check_unread()
 
     def eof_received(self) -> bool:
         return False
@@ -90,7 +98,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.writable = True
+        if self._unread:
+            self._unread = False
+            if not self._held and not self.closed:
+                self._transport.resume_reading()  # type: ignore[union-attr]  # set when opened
         self._session.drained()
+
+    def _check_unread(self) -> None:
+        transport = self._transport
+        if transport is None or self._unread or self.closed:
+            return
+        if transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self._unread = True
+            if not self._held:
+                transport.pause_reading()
 
     # -- the session's side ----------------------------------------------------------------
 
@@ -128,11 +149,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(out)
 
     def pause_reading(self) -> None:
-        if self._transport is not None and not self.closed:
+        self._held = True
+        if self._transport is not None and not self._unread and not self.closed:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._transport is not None and not self.closed:
+        self._held = False
+        if self._transport is not None and not self._unread and not self.closed:
             self._transport.resume_reading()
 
     def close(self) -> None:

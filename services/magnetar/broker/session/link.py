@@ -241,6 +241,8 @@ class Link:
         """Pings and waits for the answer; a peer that stays silent is disconnected."""
         if self._wire.closed:
             return False
+        if self._budget.is_paused(self):
+            return True  # its pong would wait in a socket that we do not read
         if self._pong is None:
             self._pong = asyncio.Event()
         self._pong.clear()
