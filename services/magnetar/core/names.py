@@ -19,7 +19,11 @@ PARTITION_SUFFIX: Final = "-partition-"
 DOMAINS: Final = ("persistent", "non-persistent")
 NAMES_CACHED_MAX: Final = 16_384
 
-_ENTITY = re.compile(r"^[-=:.\w]+$", re.ASCII)
+NAME_CHARACTERS_MAX: Final = 4_096
+"""Of a topic's full name, so that the names remembered take no more than 64 MiB."""
+PARTITION_INDEX_MAX: Final = 2**31 - 1
+
+_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -73,9 +77,10 @@ class TopicName:
         """N of `…-partition-N`, or -1 for a topic that is no partition."""
         _, found, tail = self.local.rpartition(PARTITION_SUFFIX)
         # "x-partition-01" is an ordinary topic name: Pulsar accepts canonical numbers only.
-        if found and tail.isascii() and tail.isdigit() and str(int(tail)) == tail:
-            return int(tail)
-        return -1
+        if not found or len(tail) > 10 or not (tail.isascii() and tail.isdigit()):
+            return -1
+        index = int(tail)
+        return index if str(index) == tail and index <= PARTITION_INDEX_MAX else -1
 
     @property
     def base(self) -> "TopicName":
@@ -96,9 +101,15 @@ class TopicName:
         return cls(domain, namespace.tenant, namespace.local, unquote(encoded))
 
 
-@lru_cache(maxsize=NAMES_CACHED_MAX)
 def parse_topic(text: str) -> TopicName:
     """Parses a full or short topic name; raises InvalidTopicName naming what is wrong."""
+    if len(text) > NAME_CHARACTERS_MAX:
+        raise InvalidTopicName(f"A topic name of {len(text)} characters is too long")
+    return _parsed(text)
+
+
+@lru_cache(maxsize=NAMES_CACHED_MAX)
+def _parsed(text: str) -> TopicName:
     if "://" in text:
         domain, _, rest = text.partition("://")
         if domain not in DOMAINS:
@@ -123,12 +134,12 @@ def parse_topic(text: str) -> TopicName:
             f"Invalid topic name: '{text}', it should be domain://tenant/namespace/topic"
         )
     for part, kind in ((parts[0], "tenant"), (parts[1], "namespace")):
-        if not _ENTITY.match(part):
+        if not _ENTITY.fullmatch(part):
             raise InvalidTopicName(f"Invalid {kind} name '{part}' in topic '{text}'")
     return TopicName(domain, *parts)
 
 
 def check_entity_name(name: str, kind: str) -> None:
     """Tenant, namespace and cluster names: letters, digits and `-=:._` only."""
-    if not _ENTITY.match(name):
+    if not _ENTITY.fullmatch(name):
         raise PreconditionFailed(f"Invalid {kind} name '{name}': use letters, digits and -=:._")
