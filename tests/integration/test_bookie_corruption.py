@@ -37,6 +37,7 @@ SETTINGS = BookieSettings(
     entry_log_bytes=3 << 10,
     disk_usage_high=1.0,
     disk_free_bytes_min=0,
+    disk_reserve_bytes=0,
 )
 FENCED = 6
 ALL_LEDGERS = (1, 2, 3, FENCED)

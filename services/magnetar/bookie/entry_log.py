@@ -76,7 +76,7 @@ class EntryLogs:
         return log_ids(self._files, self._directory)
 
     def sealed_ids(self) -> list[int]:
-        """Logs that no writer is at."""
+        """Logs that no writer is at, nor has been since the index was last told of its blocks."""
         with self._lock:
             written = set(self._written)
         return [log_id for log_id in self.ids() if log_id not in written]
@@ -87,15 +87,25 @@ class EntryLogs:
             log_id = self._next_id
             self._next_id += 1
             self._written.add(log_id)
-        file = self._files.open(self.path(log_id), create=True, append=Append.GROWING)
-        file.write([codec.encode_file_header(self.incarnation, log_id)], 0)
-        self._files.sync_directory(self._directory)
+        try:
+            file = self._files.open(self.path(log_id), create=True, append=Append.GROWING)
+            file.write([codec.encode_file_header(self.incarnation, log_id)], 0)
+            self._files.sync_directory(self._directory)
+        except OSError:
+            self.discard(log_id)
+            raise
         return log_id, file
 
-    def sealed(self, log_id: int) -> None:
-        """Its writer has left the log."""
+    def seal(self, log_id: int) -> None:
+        """Its writer has left the log, and all of it that counts is in the index."""
         with self._lock:
             self._written.discard(log_id)
+
+    def discard(self, log_id: int) -> None:
+        """Removes a log that the index never named."""
+        with contextlib.suppress(OSError):
+            self._files.remove(self.path(log_id))
+        self.seal(log_id)
 
     def file(self, log_id: int) -> File:
         """The log, open for reading; raises FileNotFoundError."""
@@ -182,6 +192,10 @@ class LogWriter:
         self._unwritten: list[bytes] = []
         self._unwritten_bytes = 0
         self._unsynced: list[File] = []
+        self._begun: list[int] = []
+        """Logs begun since `committed`: nothing in them is in the index."""
+        self._left: list[int] = []
+        """Logs left since `committed`: what is in them may not be in the index."""
         self.bytes_written = 0
 
     def append(
@@ -228,11 +242,26 @@ class LogWriter:
             file.sync()
         self._unsynced = [self._file] if self._file is not None else []
 
-    def abandon(self) -> None:
-        """Leaves the current log; the next block begins a new one. For errors and the end."""
+    def committed(self) -> None:
+        """All that was synced is in the index, durably: the collector may look at it."""
+        for log_id in self._left:
+            self._logs.seal(log_id)
+        self._left = []
+        self._begun = []
+
+    def abandon(self, *, discard: bool = False) -> None:
+        """Leaves the current log; the next block begins a new one. For errors and the end.
+
+        With `discard`, logs begun since `committed` are removed: on a full disk, attempts that
+        failed must not pile up.
+        """
         if self._file is not None:
-            self._logs.sealed(self._log_id)
+            self._left.append(self._log_id)
         self._file = None
+        if discard:
+            for log_id in self._begun:
+                self._logs.discard(log_id)
+        self.committed()
         self._unwritten = []
         self._unwritten_bytes = 0
         self._unsynced = []
@@ -242,10 +271,12 @@ class LogWriter:
             return
         self._write()
         if self._file is not None:
-            self._logs.sealed(self._log_id)
+            self._left.append(self._log_id)
+            self._file = None
         self._log_id, self._file = self._logs.create()
         self._magic = codec.log_magic(self._logs.incarnation, self._log_id)
         self._offset = codec.FILE_HEADER_BYTES
+        self._begun.append(self._log_id)
         self._unsynced.append(self._file)
 
     def _write(self) -> None:

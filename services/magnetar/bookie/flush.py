@@ -41,6 +41,8 @@ class FlushJob(msgspec.Struct):
     overlapped: set[int] = msgspec.field(default_factory=set)
     """Ledgers of which entries were written again."""
     bytes_written: int = 0
+    indexed: bool = False
+    """Done but for the checkpoint: another attempt need not write it all again."""
 
 
 class Flusher:
@@ -63,20 +65,26 @@ class Flusher:
 
     def run(self, job: FlushJob) -> FlushJob:
         """Flushes; after an error the same job can be run again."""
+        if not job.indexed:
+            self._write(job)
+            job.indexed = True
+        self._checkpoint.advance(job.mark)
+        self._trim(job.mark)
+        return job
+
+    def _write(self, job: FlushJob) -> None:
         before = self._writer.bytes_written
         try:
             plain, overlapping = self._write_blocks(job)
             self._writer.sync()
         except BaseException:
-            self._writer.abandon()
+            self._writer.abandon(discard=True)
             raise
         job.bytes_written = self._writer.bytes_written - before
         with self._index.lock:
             self._put(job, plain, overlapping)
             self._index.store.sync()
-        self._checkpoint.advance(job.mark)
-        self._trim(job.mark)
-        return job
+        self._writer.committed()
 
     def close(self) -> None:
         """Leaves the current log."""
@@ -118,12 +126,25 @@ class Flusher:
         for ledger_id, record in job.ledgers:
             index_format.put_ledger(batch, ledger_id, record)
         index.store.write(batch)
-        deletes = Batch()
-        for ledger_id, record in job.ledgers:
+        self._drop_deleted(job.ledgers)
+
+    def _drop_deleted(self, ledgers: list[tuple[int, LedgerRecord]]) -> None:
+        batch = Batch()
+        for ledger_id, record in ledgers:
             if record.flags & index_format.FLAG_DELETED:
-                index_format.drop_entries(deletes, ledger_id)
-        if deletes.ranges:
-            index.store.write(deletes)
+                index_format.drop_entries(batch, ledger_id)
+        if batch.ranges:
+            self._index.store.write(batch)
+
+    def apply_deletes(self, ledgers: list[tuple[int, LedgerRecord]]) -> None:
+        """Drops deleted ledgers from the index ahead of a flush that has no room to be done."""
+        batch = Batch()
+        for ledger_id, record in ledgers:
+            index_format.put_ledger(batch, ledger_id, record)
+        with self._index.lock:
+            self._index.store.write(batch)
+            self._drop_deleted(ledgers)
+            self._index.store.sync()
 
 
 def pieces(ledger: LedgerEntries, settings: BookieSettings, *, merge: bool) -> Iterator[Piece]:

@@ -84,7 +84,12 @@ class Collector:
             body = max(item.size - FILE_HEADER_BYTES, 1)
             wanted = item.live_bytes / body < live_ratio
             if wanted or (join_small and item.log_id in joined):
-                self._compact(item.log_id, report)
+                try:
+                    self._compact(item.log_id, report)
+                except OSError as error:
+                    # What was dead is gone; with the room that it left, the next pass goes on.
+                    log.error("entry logs cannot be rewritten now", error=str(error))
+                    break
         self._writer.abandon()
         return report
 
@@ -111,11 +116,11 @@ class Collector:
                     yield view
 
     def _remove(self, log_id: int, report: GcReport) -> None:
-        # What says that nothing points here must outlive a power cut before the log goes.
+        # Nothing need be synced: what a power cut brings back into the index of a deleted or
+        # rewritten ledger, the journal takes out again.
         batch = Batch()
         index_format.drop_usage(batch, log_id)
         self._index.store.write(batch)
-        self._index.store.sync()
         size = self._logs.remove(log_id)
         report.logs_removed += 1
         report.bytes_freed += size
@@ -126,7 +131,7 @@ class Collector:
             moved, damaged = self._copy(log_id)
             self._writer.sync()
         except BaseException:
-            self._writer.abandon()
+            self._writer.abandon(discard=True)
             raise
         report.bytes_copied += sum(placed.length for placed in moved.values())
         with self._index.lock:
@@ -142,6 +147,7 @@ class Collector:
                 self._index.add_usage(batch, placed.log_id, view.ledger_id, placed.length)
             self._index.store.write(batch)
             self._index.store.sync()
+        self._writer.committed()
         if left or damaged:
             report.logs_damaged += 1
             log.error(

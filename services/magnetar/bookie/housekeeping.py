@@ -6,14 +6,14 @@ other closely, as nothing else makes room.
 """
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import ThreadPoolExecutor
 
 from magnetar.bookie.api import BookieError
 from magnetar.bookie.disk_guard import DiskGuard
 from magnetar.bookie.gc import Collector, GcReport
+from magnetar.bookie.journal_files import FULL_ERRNOS, JournalTrim
 from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.pools import run_on
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.stats import Counters
 from magnetar.bookie.write_stage import WriteStage
@@ -22,15 +22,6 @@ from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 
 log = get_logger("magnetar.bookie")
-
-T = TypeVar("T")
-
-
-async def run_on(pool: Executor | None, work: Callable[[], T]) -> T:
-    """Runs blocking work on a pool's thread, or here and now where there are no threads."""
-    if pool is None:
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(pool, work)
 
 
 class Housekeeper:
@@ -41,6 +32,7 @@ class Housekeeper:
         stage: WriteStage,
         guard: DiskGuard,
         collector: Collector,
+        trim: JournalTrim,
         ledgers: Ledgers,
         counters: Counters,
         settings: BookieSettings,
@@ -51,6 +43,7 @@ class Housekeeper:
         self._stage = stage
         self._guard = guard
         self._collector = collector
+        self._trim = trim
         self._ledgers = ledgers
         self._counters = counters
         self._settings = settings
@@ -68,8 +61,7 @@ class Housekeeper:
     async def collect(self, live_ratio: float, *, join_small: bool = True) -> GcReport:
         """Removes dead logs and rewrites those with a smaller live share than `live_ratio`."""
         async with self._collecting:
-            if self._stage.dirty:
-                await self._stage.flush()
+            await self._put_deletes_into_index()
             now_ms = self._clock.now_ms()
             report = await run_on(
                 self._pool,
@@ -82,6 +74,17 @@ class Housekeeper:
             counters.gc_bytes_freed += report.bytes_freed
             self._guard.judge(await run_on(self._pool, self._guard.measure))
             return report
+
+    async def _put_deletes_into_index(self) -> None:
+        try:
+            await self._stage.flush()
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            self._guard.full(str(error))
+            self._guard.give_reserve()
+            self._trim.drop_spares()
+            await self._stage.apply_deletes()
 
     async def stop(self) -> None:
         """Ends the task and the thread; a collection under way is finished first."""

@@ -12,6 +12,7 @@ measured), so batches are small: one record per block of entries.
 import contextlib
 import errno
 import re
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     ChecksumType,
+    DbClosedError,
     Options,
     Rdict,
     ReadOptions,
@@ -31,6 +33,7 @@ from rocksdict import (
 
 from magnetar.bookie.api import EntryCorrupt
 from magnetar.bookie.settings import KIB, MIB
+from magnetar.core.log import get_logger
 
 BLOCK_CACHE_BYTES: Final = 8 * MIB
 WRITE_BUFFER_BYTES: Final = 4 * MIB
@@ -38,6 +41,8 @@ ARENA_BLOCK_BYTES: Final = 64 * KIB
 OPEN_FILES_MAX: Final = 256
 INFO_LOG_BYTES_MAX: Final = 1 * MIB
 INFO_LOGS_KEPT: Final = 2
+
+log = get_logger("magnetar.bookie.index")
 
 _FILE_IN_TEXT: Final = re.compile(r"(/\S+\.(?:sst|log)|/\S+/MANIFEST-\d+)")
 _OFFSET_IN_TEXT: Final = re.compile(r"offset (\d+)")
@@ -164,6 +169,7 @@ class RocksIndexStore:
         self._write_options = WriteOptions()
         # rocksdict's stub has a method where the class has a property.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
+        self._restarting = threading.Lock()
         self._db = self._open()
 
     def _open(self) -> Rdict:
@@ -174,35 +180,47 @@ class RocksIndexStore:
             raise self._failure(error) from error
 
     def get(self, key: bytes) -> bytes | None:
-        try:
-            value: bytes | None = self._db.get(key)
-        except Exception as error:
-            raise self._failure(error) from error
-        return value
+        while True:
+            db = self._db
+            try:
+                value: bytes | None = db.get(key)
+            except Exception as error:  # noqa: BLE001 - raised again
+                self._retry_or_raise(db, error)
+            else:
+                return value
 
     def last_at_or_before(self, key: bytes) -> Pair | None:
-        try:
-            iterator = self._db.iter()
-            iterator.seek_for_prev(key)
-            if iterator.valid():
-                return iterator.key(), iterator.value()
-            iterator.status()
-        except Exception as error:
-            raise self._failure(error) from error
-        return None
+        while True:
+            db = self._db
+            try:
+                iterator = db.iter()
+                iterator.seek_for_prev(key)
+                if iterator.valid():
+                    return iterator.key(), iterator.value()
+                iterator.status()
+            except Exception as error:  # noqa: BLE001 - raised again
+                self._retry_or_raise(db, error)
+            else:
+                return None
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[Pair]:
-        try:
-            options = ReadOptions()
-            options.set_iterate_upper_bound(end)
-            iterator = self._db.iter(options)
-            iterator.seek(begin)
-            while iterator.valid():
-                yield iterator.key(), iterator.value()
-                iterator.next()
-            iterator.status()
-        except Exception as error:
-            raise self._failure(error) from error
+        while True:
+            db = self._db
+            try:
+                options = ReadOptions()
+                options.set_iterate_upper_bound(end)
+                iterator = db.iter(options)
+                iterator.seek(begin)
+                while iterator.valid():
+                    key = iterator.key()
+                    yield key, iterator.value()
+                    begin = key + b"\0"
+                    iterator.next()
+                iterator.status()
+            except Exception as error:  # noqa: BLE001 - raised again
+                self._retry_or_raise(db, error)
+            else:
+                return
 
     def write(self, batch: Batch) -> None:
         writes = WriteBatch(raw_mode=True)
@@ -216,24 +234,42 @@ class RocksIndexStore:
         try:
             self._db.write(writes, self._write_options)
         except Exception as error:
-            self._restart()
-            raise self._failure(error) from error
+            failure = self._failure(error)
+            if isinstance(failure, IndexDamaged):
+                self._restart()
+            raise failure from error
 
     def sync(self) -> None:
         try:
             self._db.flush(True)
         except Exception as error:
-            self._restart()
-            raise self._failure(error) from error
+            failure = self._failure(error)
+            if isinstance(failure, IndexDamaged):
+                self._restart()
+            raise failure from error
 
     def close(self) -> None:
-        self._db.close()
+        try:
+            self._db.close()
+        except Exception as error:  # noqa: BLE001 - what was not synced is in the journal
+            log.warning("the index did not close well", error=str(error))
 
     def _restart(self) -> None:
-        """After a failed write RocksDB takes no more; what was not synced has to come again."""
-        with contextlib.suppress(Exception):
+        """After most failed writes RocksDB takes no more; what was not synced has to come again.
+
+        From a full disk it recovers by itself when there is room, and needs some to open again.
+        """
+        with self._restarting, contextlib.suppress(Exception):
             self._db.close()
             self._db = self._open()
+
+    def _retry_or_raise(self, db: Rdict, error: Exception) -> None:
+        """Returns if a restart got in the way of a read, which then has to be done again."""
+        if isinstance(error, DbClosedError) or "mutably borrowed" in str(error):
+            with self._restarting:
+                if self._db is not db:
+                    return
+        raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> Exception:
         """What a failure of the library means."""

@@ -72,6 +72,12 @@ class JournalTrim:
             else:
                 self._files.remove(path)
 
+    def drop_spares(self) -> None:
+        """Gives their room back to a full disk."""
+        while self.spares:
+            with contextlib.suppress(IndexError, OSError):
+                self._files.remove(self.spares.popleft())
+
 
 class JournalWriter:
     """The file that is written. For one thread."""
@@ -142,19 +148,19 @@ class JournalWriter:
     def _prepare(self, file_id: int) -> tuple[File, int]:
         """File `file_id`, its name and header durable, and its preallocated bytes."""
         path = self._directory / file_name(file_id)
-        try:
-            file, allocated = self._create(file_id, path)
-            self._files.sync_directory(self._directory)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self._files.remove(path)
-            raise
+        file, allocated = self._create(file_id, path)
+        self._files.sync_directory(self._directory)
+        # From here on the file is missed if it is not there.
         self._on_new_file(file_id)
         return file, allocated
 
     def _create(self, file_id: int, path: Path) -> tuple[File, int]:
-        recycled = bool(self._spares)
-        if recycled:
+        # A roll that failed half way may have left the file.
+        left = path.name in self._files.names(self._directory)
+        recycled = left or bool(self._spares)
+        if left:
+            file = self._files.open(path, append=Append.PREALLOCATED)
+        elif recycled:
             self._files.rename(self._spares.popleft(), path)
             file = self._files.open(path, append=Append.PREALLOCATED)
         else:
@@ -163,7 +169,14 @@ class JournalWriter:
         settings = self._settings
         step = max(settings.journal_preallocate_bytes, settings.journal_reserve_bytes)
         if allocated < step:
-            file.preallocate(allocated, step - allocated)
+            try:
+                file.preallocate(allocated, step - allocated)
+            except OSError as error:
+                # On a full disk a file for fences and deletes will do.
+                step = settings.journal_reserve_bytes
+                if error.errno not in FULL_ERRNOS or allocated >= step:
+                    raise
+                file.preallocate(allocated, step - allocated)
             allocated = step
         header = codec.FileHeader(file_id, self.seq + 1, self._incarnation, recycled)
         file.write([codec.encode_file_header(header)], 0, durable=True)

@@ -33,13 +33,14 @@ from magnetar.bookie.entry_log_codec_v1 import Segment
 from magnetar.bookie.files import Files
 from magnetar.bookie.flush import FlushJob
 from magnetar.bookie.gc import Collector, GcReport
-from magnetar.bookie.housekeeping import Housekeeper, run_on
+from magnetar.bookie.housekeeping import Housekeeper
 from magnetar.bookie.index_store import IndexDamaged, RocksIndexStore
 from magnetar.bookie.journal import Append, Commit, Journal
 from magnetar.bookie.journal_files import FULL_ERRNOS, JournalWriter
 from magnetar.bookie.ledgers import LedgerState
 from magnetar.bookie.opening import OpenIndex, Parts, open_parts
 from magnetar.bookie.os_files import OsFiles
+from magnetar.bookie.pools import run_on
 from magnetar.bookie.reads import Halves, Reader
 from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX, GROUP_BYTES_MAX, BookieSettings
 from magnetar.bookie.stats import BookieStats, Counters
@@ -69,7 +70,7 @@ class LocalBookie:
         self._halves = Halves(parts.half)
         self._counters = Counters()
         self._closed = False
-        self._guard = DiskGuard(files, parts.journal_dir, settings)
+        self._guard = DiskGuard(files, parts.journal_dir.parent, settings)
         self._read_pool = (
             ThreadPoolExecutor(settings.read_threads, "bookie-read") if threads else None
         )
@@ -109,6 +110,7 @@ class LocalBookie:
             self._stage,
             self._guard,
             Collector(parts.logs, parts.index, settings),
+            parts.trim,
             parts.ledgers,
             self._counters,
             settings,

@@ -3,6 +3,7 @@
 All of it blocks and runs on one thread before anything is served.
 """
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import msgspec
 from magnetar.bookie import identity as identity_file
 from magnetar.bookie import index as index_format
 from magnetar.bookie.checkpoint import Checkpoint, Mark
+from magnetar.bookie.disk_guard import release_reserve
 from magnetar.bookie.entry_log import EntryLogs
 from magnetar.bookie.files import File, Files
 from magnetar.bookie.flush import Flusher, FlushJob
@@ -57,11 +59,14 @@ def open_parts(
     """Opens or formats the directory; raises DataDirError."""
     lock = identity_file.lock_data_dir(files, data_dir)
     try:
-        identity, formatted = identity_file.open_identity(files, data_dir, bookie_id)
+        full = files.usage(data_dir).free < settings.disk_reserve_bytes
+        if full:
+            release_reserve(files, data_dir)
+        identity, _ = identity_file.open_identity(files, data_dir, bookie_id)
         store: IndexStore | None = None
         try:
             store = open_index(data_dir / identity_file.INDEX_DIR)
-            return _recover(files, data_dir, identity, settings, clock, store, lock, formatted)
+            return _recover(files, data_dir, identity, settings, clock, store, lock, full)
         except BaseException as error:
             if store is not None:
                 store.close()
@@ -82,7 +87,7 @@ def _recover(
     clock: Clock,
     store: IndexStore,
     lock: File,
-    formatted: bool,
+    full: bool,
 ) -> Parts:
     index = Index(store)
     journal_dir = data_dir / identity_file.JOURNAL_DIR
@@ -95,13 +100,20 @@ def _recover(
     flusher = Flusher(logs, index, checkpoint, settings, trim)
 
     def flush(half: WriteCacheHalf, position: JournalPosition) -> None:
+        if full:
+            # What room there is, is for a new journal file.
+            raise OSError(errno.ENOSPC, "the disk is full", str(data_dir))
         states = {state.ledger_id: state for state in ledgers.take_dirty()}
         last_indexed = {id_: ledgers.get(id_).last_indexed for id_ in half.ledgers}
         for id_, entries in half.ledgers.items():
             state = states[id_] = ledgers.get(id_)
             state.last_indexed = max(state.last_indexed, entries.last)
         records = [(id_, state.record) for id_, state in states.items()]
-        flusher.run(FlushJob(half, position, records, last_indexed))
+        try:
+            flusher.run(FlushJob(half, position, records, last_indexed))
+        except BaseException:
+            ledgers.dirty.update(states)
+            raise
 
     replay = Replay(
         files, journal_dir, identity.salt, settings, index, ledgers, flush, clock.now_ms
@@ -115,7 +127,7 @@ def _recover(
         flush(replay.half, recovered.next_position)
         replay.half = WriteCacheHalf()
         set_aside(files, recovered.damage)
-    if recovered.records or not formatted:
+    if recovered.records:
         log.info(
             "bookie data opened",
             path=str(data_dir),

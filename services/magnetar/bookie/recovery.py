@@ -22,7 +22,7 @@ from magnetar.bookie.files import Files
 from magnetar.bookie.index import Damage, Index
 from magnetar.bookie.index_store import Batch
 from magnetar.bookie.journal_codec_v1 import Record
-from magnetar.bookie.journal_files import JournalPosition, file_ids, file_name
+from magnetar.bookie.journal_files import FULL_ERRNOS, JournalPosition, file_ids, file_name
 from magnetar.bookie.journal_scan import Bad, Found, JournalScan
 from magnetar.bookie.ledgers import Ledgers
 from magnetar.bookie.settings import BookieSettings
@@ -69,6 +69,7 @@ class Replay:
         self._flush = flush
         self._now_ms = now_ms
         self.half = WriteCacheHalf()
+        self._flush_at = settings.write_cache_bytes
 
     def run(self, mark: Mark) -> Recovered:
         """Applies all records behind the mark; what fits stays in `half`."""
@@ -79,11 +80,9 @@ class Replay:
             self._apply(found)
             records += 1
             size += found.record.size
-            if self.half.charge >= self._settings.write_cache_bytes:
+            if self.half.charge >= self._flush_at:
                 end = found.offset + found.record.size
-                position = JournalPosition(found.file_id, end, found.record.seq)
-                half, self.half = self.half, WriteCacheHalf()
-                self._flush(half, position)
+                self._flush_half(JournalPosition(found.file_id, end, found.record.seq))
         newest = max(file_ids(self._files, self._journal_dir), default=0)
         self._check_newest(scan, mark.newest_file_id, newest)
         bad = scan.judge()
@@ -96,6 +95,18 @@ class Replay:
         last_seq = max([0, scan.last_seq, *(item.last_seq for item in bad)])
         position = JournalPosition(next_file, codec.FILE_HEADER_BYTES, last_seq)
         return Recovered(position, records, size, torn, damage)
+
+    def _flush_half(self, position: JournalPosition) -> None:
+        half, self.half = self.half, WriteCacheHalf()
+        try:
+            self._flush(half, position)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            # All of the journal was in memory before; it can be there again until there is room.
+            log.error("the disk is full, replayed entries stay in memory", error=str(error))
+            self.half = half
+            self._flush_at = half.charge + self._settings.write_cache_bytes
 
     def _apply(self, found: Found) -> None:
         record = found.record

@@ -62,5 +62,6 @@ class BookieSettings:
     disk_usage_high: float = 0.95
     disk_usage_low: float = 0.90
     disk_free_bytes_min: int = 64 * MIB
+    disk_reserve_bytes: int = 8 * MIB
     disk_check_interval_s: float = 5.0
     tick_s: float = 1.0

@@ -13,9 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from magnetar.bookie.api import BookieError, BookieReadOnly
 from magnetar.bookie.flush import Flusher, FlushJob
+from magnetar.bookie.index import FLAG_DELETED
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_files import JournalPosition
 from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.pools import run_on
 from magnetar.bookie.reads import Halves
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.write_cache import WriteCacheHalf
@@ -122,6 +124,14 @@ class WriteStage:
             return
         await waiter
 
+    async def apply_deletes(self) -> None:
+        """Lets deletes take effect although the flush has no room to be done: they make some."""
+        records = [(id_, state.record) for id_, state in self._ledgers.dirty.items()]
+        records += self._job.ledgers if self._job is not None else []
+        records = [item for item in records if item[1].flags & FLAG_DELETED]
+        if records:
+            await run_on(self._pool, lambda: self._flusher.apply_deletes(records))
+
     def close(self) -> None:
         """Ends the thread."""
         if self._pool is not None:
@@ -149,6 +159,10 @@ class WriteStage:
         job = self._job
         assert job is not None  # noqa: S101 - callers checked
         self._running = True
+        for state in self._ledgers.dirty.values():
+            if state.deleted:
+                # Deleted since an attempt that failed: it need not be written any more.
+                job.half.drop(state.ledger_id)
         if self._pool is None:
             self._loop.call_soon(self._run_inline, job)
             return

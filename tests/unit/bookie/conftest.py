@@ -24,6 +24,7 @@ SMALL = BookieSettings(
     disk_usage_high=1.0,
     disk_usage_low=1.0,
     disk_free_bytes_min=0,
+    disk_reserve_bytes=16 << 10,
     disk_check_interval_s=0.01,
     flush_retry_s=0.01,
 )

@@ -30,6 +30,7 @@ SETTINGS = BookieSettings(
     block_bytes_max=1400,
     entry_log_bytes=8 << 10,
     disk_free_bytes_min=0,
+    disk_reserve_bytes=1 << 10,
     tombstone_kept_s=0.0,
 )
 

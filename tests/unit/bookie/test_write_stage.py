@@ -157,6 +157,66 @@ async def test_a_full_disk_is_read_only_until_something_is_deleted() -> None:
     await bookie.close()
 
 
+async def test_a_disk_that_others_filled_is_left_by_deletes() -> None:
+    """Not a byte is free, and no threshold gave warning: deletes still make room."""
+    disk = SimDisk(capacity=1 << 40)
+    index = SimIndexStore(disk, DATA / "index")
+    tight = replace(
+        SMALL,
+        disk_usage_high=2.0,
+        disk_usage_low=2.0,
+        write_cache_bytes=20_000,
+        journal_file_bytes=64 << 10,
+        journal_recycled_files_max=0,
+        gc_full_interval_s=0.02,
+    )
+    bookie = await open_sim(disk, index, tight)
+    for ledger_id in range(30):
+        assert await add(bookie, ledger_id, range(50)) is None
+    disk.capacity = disk.used()
+    kept = []
+    for ledger_id in range(100, 200):
+        if await add(bookie, ledger_id, range(50)) is None:
+            kept.append(ledger_id)
+        await asyncio.sleep(0)
+    assert len(kept) < 50
+    assert not bookie.writable
+    logs = [path for path in disk.inodes if path.suffix == ".log"]
+    with pytest.raises(OSError, match="No space"):
+        await bookie.flush()
+    # Attempts that fail leave nothing behind.
+    assert [path for path in disk.inodes if path.suffix == ".log"] == logs
+    for ledger_id in range(25):
+        await bookie.delete_ledger(ledger_id)
+    async with asyncio.timeout(10):
+        # Without thresholds it is for each add to find out whether there is room yet.
+        while await add(bookie, 300, range(50)) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await bookie.flush()
+    for ledger_id in (*range(25, 30), *kept, 300):
+        assert await read_all(bookie, ledger_id) == list(range(50))
+    await bookie.close()
+
+
+async def test_a_bookie_opens_on_a_full_disk() -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    tight = replace(SMALL, disk_usage_high=2.0, write_cache_bytes=20_000)
+    bookie = await open_sim(disk, index, replace(tight, write_cache_bytes=1 << 20))
+    for ledger_id in range(30):
+        assert await add(bookie, ledger_id, range(50)) is None
+    await bookie.abort()
+    disk.capacity = disk.used() + 100
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced), tight)
+    for ledger_id in range(30):
+        assert await read_all(bookie, ledger_id) == list(range(50))
+    disk.capacity = 1 << 40
+    await until(lambda: bookie.writable)
+    await bookie.flush()
+    assert await add(bookie, 300, range(50)) is None
+    await bookie.close()
+
+
 async def test_a_journal_that_fails_is_read_only_for_good() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
