@@ -225,3 +225,24 @@ async def test_a_subscription_must_have_a_name() -> None:
             with pytest.raises(Refused):
                 await client.consumer(TOPIC, "", durable=durable)
         await client.close()
+
+
+async def test_a_cumulative_ack_inside_a_batch_acks_what_is_before_where_batches_stay_whole() -> (
+    None
+):
+    async with running_broker(BrokerSettings(batch_index_acks=False)) as (service, port):
+        client = await RawClient.connect(HOST, port)
+        consumer = await client.consumer(TOPIC, "sub")
+        producer = await client.producer(TOPIC)
+        for number in range(3):
+            client.send(producer, number, b"a")
+        await client.receipted(producer, 3)
+        ledger_id, _ = client.receipts[producer][0]
+        ack = pb.CommandAck(consumer_id=consumer, ack_type=pb.CommandAck.Cumulative)
+        ack.message_id.add(ledgerId=ledger_id, entryId=2, ack_set=[6], batch_size=3)
+        answer = await client.request(CommandType.ACK, ack)
+        assert not answer.HasField("error"), answer
+        topic = service.topics.loaded(NAME)
+        assert isinstance(topic, PersistentTopic)
+        assert topic.subscriptions["sub"].cursor.mark_delete == (ledger_id, 1)
+        await client.close()

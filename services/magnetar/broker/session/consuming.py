@@ -180,6 +180,9 @@ def on_ack(session: "Session", command: pb.CommandAck) -> None:
         if parts_count or not any(message_id.ack_set)
     ]
     cumulative = command.ack_type == pb.CommandAck.Cumulative
+    if cumulative and not positions and len(command.message_id) == 1:
+        last = command.message_id[0]  # part of its batch is acked, so all before it is
+        positions = [(signed64(last.ledgerId), signed64(last.entryId) - 1, None, 0)]
     on_done = None
     if wants_response:
 
