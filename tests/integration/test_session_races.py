@@ -130,6 +130,30 @@ async def test_producers_of_a_terminated_topic_are_told_when_they_come_back() ->
         await client.close()
 
 
+async def test_a_message_sent_while_the_topic_is_terminated_gets_no_error_of_its_own() -> None:
+    store = LateStore()
+    async with running_broker(store=store) as (service, port):
+        client = await RawClient.connect(HOST, port)
+        producer = await client.producer(TOPIC)
+        client.send(producer, 0, b"first")
+        await client.receipted(producer, 1)
+        topic = service.topics.loaded(NAME)
+        assert isinstance(topic, PersistentTopic)
+        store.hold()
+        terminating = asyncio.create_task(topic.terminate())
+        await asyncio.wait_for(store.landed.wait(), 5)
+        client.send(producer, 1, b"too late")
+        await lookup(client)
+        assert client.closed_by_server == [producer]
+        store.answering.set()
+        await asyncio.wait_for(terminating, 5)
+        with pytest.raises(Refused, match="Topic was already terminated"):
+            await client.producer(TOPIC, producer_id=producer)
+        assert not client.send_errors
+        assert len(client.receipts[producer]) == 1
+        await client.close()
+
+
 async def test_a_reader_that_starts_in_the_past_is_attached_and_stays_so() -> None:
     async with running_broker() as (_, port):
         client = await RawClient.connect(HOST, port)

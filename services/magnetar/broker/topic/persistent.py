@@ -111,10 +111,6 @@ class PersistentTopic:
 
     def publish(self, producer: Producer, run: PublishRun) -> None:
         """Appends the run; its receipts are sent once it is durable."""
-        if self.managed_ledger.terminated:
-            error = TopicTerminated("Topic is already terminated")
-            producer.sink.send_errors(producer, run, error)
-            return
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
         producer.pending_runs += 1
@@ -349,8 +345,14 @@ class _Publish:
         producer, run, topic = self.producer, self.run, self.topic
         producer.pending_runs -= 1
         if error is not None:
-            producer.sink.send_errors(producer, run, error)
-            topic.publish_failed(error)
+            if isinstance(error, TopicTerminated):
+                # Nobody gets a SEND_ERROR, after which Go's client would sit out its send timeout:
+                # they are sent away, and told why when they come back.
+                topic.producers.close_all()
+                producer.sink.send_errors(producer, run, error)
+            else:
+                producer.sink.send_errors(producer, run, error)
+                topic.publish_failed(error)
             if producer.on_drained is not None and not producer.pending_runs:
                 producer.on_drained()
             return
