@@ -1,0 +1,88 @@
+"""What the pages say of the code is there: paths, names that lead to a file, and bounds."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = (
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "services" / "README.md",
+    ROOT / "tests" / "bench" / "README.md",
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+)
+ROOTS = {
+    "services": ROOT,
+    "tests": ROOT,
+    "docs": ROOT,
+    "operator": ROOT,
+    "spark-jobs": ROOT,
+    "magnetar": ROOT / "services",
+    "broker": ROOT / "services" / "magnetar",
+}
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+NAME = re.compile(r"\[`([\w.]+)`\]\(([^)#\s]+\.py)\)")
+PATH = re.compile(r"`([\w-]+(?:/[\w.-]+)+/?)`")
+BOUND = re.compile(r"^\| \[[^]]+\]\(([^)]+)\) \| `([\w.]+)` \| ([\d.]+) (\S+) \|", re.MULTILINE)
+
+
+def shown(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@cache
+def names_in(file: Path) -> frozenset[str]:
+    """What a module defines, as `name` and `Class.name`."""
+    return frozenset(_names(ast.parse(file.read_text()).body, ""))
+
+
+def _names(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield prefix + node.name
+            yield from _names(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield prefix + node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield prefix + node.target.id
+        elif isinstance(node, ast.Assign):
+            yield from (prefix + each.id for each in node.targets if isinstance(each, ast.Name))
+
+
+def test_names_lead_to_the_file_that_defines_them() -> None:
+    wrong = []
+    for page in PAGES:
+        for name, target in NAME.findall(page.read_text()):
+            file = page.parent / target
+            if not file.exists() or name not in names_in(file):
+                wrong.append(f"{shown(page)}: {name} is not in {target}")
+    assert not wrong
+
+
+def test_paths_in_pages_exist() -> None:
+    wrong = []
+    for page in PAGES:
+        for path in PATH.findall(page.read_text()):
+            root = ROOTS.get(path.partition("/")[0])
+            if root is not None and not (root / path).exists():
+                wrong.append(f"{shown(page)}: {path}")
+    assert not wrong
+
+
+def test_bounds_are_what_the_code_says() -> None:
+    """Rows `| [where](file) | `NAME` | VALUE UNIT | …`; `Class.field` means its default."""
+    rows = [(page, *row) for page in PAGES for row in BOUND.findall(page.read_text())]
+    assert len(rows) > 10
+    wrong = []
+    for page, target, name, value, unit in rows:
+        file = (page.parent / target).resolve().relative_to(ROOT / "services").with_suffix("")
+        found: object = import_module(".".join(file.parts))
+        for part in name.split("."):
+            found = getattr(found() if isinstance(found, type) else found, part, None)
+        if found != float(value) * UNITS.get(unit, 1):
+            wrong.append(f"{shown(page)}: {name} is {found}, not {value} {unit}")
+    assert not wrong
