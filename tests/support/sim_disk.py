@@ -83,6 +83,9 @@ class SimFile:
         self._disk.check()
         return bytes(self._inode.data[offset : offset + length])
 
+    def read_once(self, offset: int, length: int) -> bytes:
+        return self.read(offset, length)
+
     def will_read(self, offset: int, length: int) -> None:
         self._disk.check()
 

@@ -5,9 +5,9 @@ after any error: what a failed attempt left is never named by the index, and the
 later. Blocks gather to about a MiB per write; `sync` makes all of them durable before the index
 names any. A log's number is never used twice while a file of it is there.
 
-Reading preads a whole block and checks every CRC. A reader holds the open file by reference, so
-that a log removed meanwhile can be read to the end; one that comes too late gets
-`FileNotFoundError` and asks the index again.
+Reading takes whole blocks, adjacent ones together, and checks every CRC. A reader holds the open
+file by reference, so that a log removed meanwhile can be read to the end; one that comes too late
+gets `FileNotFoundError` and asks the index again.
 """
 
 import contextlib
@@ -126,9 +126,37 @@ class EntryLogs:
         file = self.file(view.log_id)
         try:
             data = file.read(view.offset, view.length)
-            if len(data) < view.length:
-                raise BadBlock(f"the file ends {view.length - len(data)} bytes short")
-            block = codec.decode_block(data, codec.log_magic(self.incarnation, view.log_id))
+        except OSError as error:
+            raise _corrupt(view, file, str(error)) from error
+        return self._decode(view, file, data, 0)
+
+    def read_run(self, views: Sequence[View]) -> list[Block]:
+        """The blocks of views that lie one behind the other in a log, with one read.
+
+        Ends before the first that is bad, but raises as `read` does if that is the first of all.
+        """
+        first, last = views[0], views[-1]
+        file = self.file(first.log_id)
+        length = last.offset + last.length - first.offset
+        try:
+            data = file.read_once(first.offset, length)
+        except OSError as error:
+            raise _corrupt(first, file, str(error)) from error
+        blocks: list[Block] = []
+        for view in views:
+            try:
+                blocks.append(self._decode(view, file, data, view.offset - first.offset))
+            except EntryCorrupt:
+                if not blocks:
+                    raise
+                break
+        return blocks
+
+    def _decode(self, view: View, file: File, data: bytes, at: int) -> Block:
+        try:
+            if len(data) - at < view.length:
+                raise BadBlock(f"the file ends {view.length + at - len(data)} bytes short")
+            block = codec.decode_block(data, codec.log_magic(self.incarnation, view.log_id), at)
             if block.ledger_id != view.ledger_id or not (
                 block.first_entry <= view.first <= view.last <= block.last_entry
             ):
@@ -136,28 +164,9 @@ class EntryLogs:
                     f"it holds ledger {block.ledger_id} entries {block.first_entry} to "
                     f"{block.last_entry}"
                 )
-        except (BadBlock, OSError) as error:
-            raise EntryCorrupt(
-                f"ledger {view.ledger_id} entries {view.first} to {view.last}: block in "
-                f"{file.path} at offset {view.offset}: {error}",
-                str(file.path),
-                view.offset,
-            ) from error
+        except BadBlock as error:
+            raise _corrupt(view, file, str(error)) from error
         return block
-
-    def will_read(self, views: Sequence[View]) -> None:
-        """Lets the disk begin on blocks that are read next, adjacent ones together."""
-        start = end = 0
-        log_id = -1
-        for view in (*views, None):
-            if view is not None and view.log_id == log_id and view.offset == end:
-                end += view.length
-                continue
-            if end > start:
-                with contextlib.suppress(FileNotFoundError):
-                    self.file(log_id).will_read(start, end - start)
-            if view is not None:
-                log_id, start, end = view.log_id, view.offset, view.offset + view.length
 
     def read_raw(self, view: View) -> bytes:
         """The block's bytes as they are."""
@@ -178,6 +187,27 @@ class EntryLogs:
         """Forgets the open files."""
         with self._lock:
             self._open.clear()
+
+
+def _corrupt(view: View, file: File, reason: str) -> EntryCorrupt:
+    return EntryCorrupt(
+        f"ledger {view.ledger_id} entries {view.first} to {view.last}: block in {file.path} at "
+        f"offset {view.offset}: {reason}",
+        str(file.path),
+        view.offset,
+    )
+
+
+def adjacent(views: Sequence[View], bytes_max: int) -> Sequence[View]:
+    """The first of the views, and those that lie right behind it, one after the other."""
+    count, end = 1, views[0].offset + views[0].length
+    for view in views[1:]:
+        behind = view.log_id == views[0].log_id and view.offset == end
+        if not behind or end + view.length - views[0].offset > bytes_max:
+            break
+        end += view.length
+        count += 1
+    return views[:count]
 
 
 class LogWriter:

@@ -58,6 +58,9 @@ class File(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end of the file."""
 
+    def read_once(self, offset: int, length: int) -> bytes:
+        """Like `read`, for a long range that will hardly be read again soon."""
+
     def will_read(self, offset: int, length: int) -> None:
         """Says that the range is read next, so that the disk can begin."""
 

@@ -3,25 +3,32 @@
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from magnetar.bookie.direct_read import LENGTH_MAX, read_direct
 
 IOVECS_MAX: Final = 1024
 """Linux's IOV_MAX: buffers of one `pwritev`."""
 
 _RWF_DSYNC: Final[int] = getattr(os, "RWF_DSYNC", 0)
+_NOT_OPEN: Final = -1
+_NOT_OFFERED: Final = -2
+_opening = threading.Lock()
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
 class OsFile:
     """See `File`."""
 
-    __slots__ = ("_fd", "path")
+    __slots__ = ("_direct_reads_fd", "_fd", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self._fd = fd
+        self._direct_reads_fd = _NOT_OPEN
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
@@ -62,6 +69,30 @@ class OsFile:
             got += len(data)
         return b"".join(parts)
 
+    def read_once(self, offset: int, length: int) -> bytes:
+        if self._direct_reads_fd == _NOT_OPEN:
+            self._open_for_direct_reads()
+        if self._direct_reads_fd == _NOT_OFFERED or length > LENGTH_MAX:
+            return self.read(offset, length)
+        try:
+            return read_direct(self._direct_reads_fd, offset, length)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return self.read(offset, length)  # a device of larger blocks
+
+    def _open_for_direct_reads(self) -> None:
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except (AttributeError, OSError):
+            fd = _NOT_OFFERED  # no such thing here, or the file was removed meanwhile
+        with _opening:
+            if self._direct_reads_fd == _NOT_OPEN:
+                self._direct_reads_fd = fd
+                return
+        if fd >= 0:
+            os.close(fd)
+
     def will_read(self, offset: int, length: int) -> None:
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
@@ -84,9 +115,11 @@ class OsFile:
         return os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        for fd in (self._fd, self._direct_reads_fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = -1
+        self._direct_reads_fd = _NOT_OPEN
 
 
 def _rest(buffers: Sequence[bytes], written: int) -> Sequence[bytes]:

@@ -24,7 +24,7 @@ from magnetar.bookie.api import (
     NoSuchLedger,
     StoredEntry,
 )
-from magnetar.bookie.entry_log import EntryLogs
+from magnetar.bookie.entry_log import EntryLogs, adjacent
 from magnetar.bookie.index import Index, View
 from magnetar.bookie.ledgers import Ledgers, LedgerState
 from magnetar.bookie.read_cache import CachedBlock, ReadCache
@@ -194,18 +194,32 @@ class Reader:
 
         An error behind the first block is left to the reader who comes to it.
         """
+        views = self._next_views(ledger_id, position, last, wanted)
         blocks: list[CachedBlock] = []
-        for view in self._next_views(ledger_id, position, last, wanted):
+        while len(blocks) < len(views):
+            run = adjacent(views[len(blocks) :], LOAD_BYTES_MAX + self._settings.block_bytes_max)
             try:
-                blocks.append(self._load_view(view))
+                if len(run) == 1:
+                    blocks.append(self._load_view(run[0]))
+                    continue
+                loaded = self._logs.read_run(run)
+            except FileNotFoundError:
+                blocks.append(self._load_view(run[0]))
+                continue
             except BookieError:
                 if blocks:
                     break
                 raise
+            blocks += [
+                CachedBlock(view.ledger_id, view.first, view.last, block)
+                for view, block in zip(run, loaded, strict=False)
+            ]
+            if len(loaded) < len(run):
+                break
         return blocks
 
     def _next_views(self, ledger_id: int, position: int, last: int, wanted: int) -> list[View]:
-        """The views that have about `wanted` bytes from `position` on; the disk begins on them."""
+        """The views that have about `wanted` bytes from `position` on."""
         view = self._index.find_from(ledger_id, position, last)
         if view is None:
             return []
@@ -217,7 +231,6 @@ class Reader:
                 wanted -= following.length
                 if wanted <= 0:
                     break
-            self._logs.will_read(views)
         return views
 
     def _load_view(self, view: View) -> CachedBlock:

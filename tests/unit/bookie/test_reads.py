@@ -2,9 +2,16 @@
 
 from collections.abc import Coroutine
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from magnetar.bookie.api import EntryCorrupt
+from magnetar.bookie.entry_log import adjacent
 from magnetar.bookie.entry_log_codec_v1 import Block
+from magnetar.bookie.index import View
+from magnetar.bookie.os_files import OsFiles
 from magnetar.bookie.read_cache import CachedBlock, ReadCache
 
 from .conftest import SMALL, Opener, add, entry, read_all
@@ -104,3 +111,54 @@ def test_the_read_cache_finds_by_range_and_forgets_ledgers() -> None:
     assert cache.bytes == block(2, 10, 10).charge
     cache.add(block(3, 0, 2000))
     assert cache.find(3, 0) is None
+
+
+async def test_a_long_read_ends_before_a_damaged_block(open_bookie: Opener, tmp_path: Path) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(1000))
+    await bookie.close()
+    (log,) = (tmp_path / "data" / "entry-logs").iterdir()
+    content = bytearray(log.read_bytes())
+    content[content.index(b"1:500 ")] ^= 1
+    log.write_bytes(content)
+    bookie = await open_bookie()
+    found = await bookie.read_entries(1, 0, 999, bytes_max=1 << 20)
+    assert [item.entry_id for item in found] == list(range(len(found)))
+    assert 400 < len(found) <= 500
+    with pytest.raises(EntryCorrupt, match=rf"{log}"):
+        await bookie.read_entries(1, len(found), 999, bytes_max=1 << 20)
+    # Behind the block all is well.
+    found = await bookie.read_entries(1, 600, 999, bytes_max=1 << 20)
+    assert [item.entry_id for item in found] == list(range(600, 1000))
+
+
+def view(log_id: int, offset: int, length: int) -> View:
+    return View(1, offset, offset + length - 1, log_id, offset, length)
+
+
+def test_adjacent_blocks_are_read_together() -> None:
+    views = [view(1, 0, 10), view(1, 10, 20), view(1, 30, 5), view(1, 40, 5), view(2, 45, 5)]
+    assert list(adjacent(views, 100)) == views[:3]
+    assert list(adjacent(views, 34)) == views[:2]
+    assert list(adjacent(views, 1)) == views[:1]
+    assert list(adjacent(views[3:], 100)) == views[3:4]
+
+
+def test_reads_past_the_page_cache_are_the_same_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 100 + b"end")
+    file = OsFiles().open(path, read_only=True)
+    size = file.size()
+    for offset in (0, 1, 4095, 4096, 5000, size - 5, size, size + 10):
+        for length in (1, 4096, 9000, 1 << 20, 4 << 20):
+            assert file.read_once(offset, length) == file.read(offset, length)
+    file.close()
+
+
+def test_a_removed_file_can_still_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 5000)
+    file = OsFiles().open(path, read_only=True)
+    path.unlink()
+    assert file.read_once(10, 100) == b"x" * 100
+    file.close()
