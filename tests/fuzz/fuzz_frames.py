@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.unit.wire import frames
-from tests.unit.wire.reference import Flat, expected, flatten
+from tests.unit.wire.reference import Flat, by_producer, expected, flatten
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.batch import build_batch, messages_of
@@ -184,12 +184,12 @@ def _decoded(stream: bytes, rng: random.Random) -> tuple[list[Flat], bool]:
         try:
             found += flatten(decoder.feed(stream[at : at + size]))
         except ProtocolError as error:
-            return found + flatten(error.events), False
+            return by_producer(found + flatten(error.events)), False
         held = decoder.held_bytes
         if held > max(FRAME_BYTES_MAX, BUFFER_BYTES_DEFAULT) + SLACK_BYTES:
             raise AssertionError(f"{held} bytes are held for one connection")
         at += size
-    return found, True
+    return by_producer(found), True
 
 
 def _take_apart(event: Flat) -> None:

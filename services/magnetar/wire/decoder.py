@@ -5,7 +5,8 @@
 `_take_sends` reads a frame's head, scans the few fields of its command in place, cuts out the entry
 and verifies its CRC-32C: five calls in C and none in Python for each frame. Any command that does
 not look exactly like what official clients write takes the slow path through protobuf
-(`commands.py`), and gives the same events there.
+(`commands.py`), and gives the same events there. SENDs are gathered by producer, so that a client
+that spreads its messages over the partitions of a topic makes runs all the same.
 
 A frame that makes the stream unreadable (too large, sizes that contradict each other, a command
 that cannot be parsed) raises `ProtocolError`, with the events decoded before it; the connection is
@@ -132,6 +133,7 @@ class FrameDecoder:
         total_bytes_max = self._total_bytes_max
         head_at, entry_head_at, checksum = _head_at, _entry_head_at, crc32c
         run_producer_id = -1
+        runs: dict[int, SendRun] = {}
         while end - position >= 8:
             total, size, start, tag, producer_id = head_at(data, position)
             frame_end = position + 4 + total
@@ -183,11 +185,15 @@ class FrameDecoder:
                 or not 0 < metadata_size <= total - size - 14
             ) and (fault := entry_fault(entry)):
                 events.append(BadSend(producer_id, sequence_id, *fault))
+                runs.pop(producer_id, None)
                 run_producer_id = -1
                 continue
             if producer_id != run_producer_id:
-                run = _run_of(producer_id, events)
                 run_producer_id = producer_id
+                found = runs.get(producer_id)
+                if found is None:
+                    found = runs[producer_id] = _run_of(producer_id, events)
+                run = found
             run.sequence_ids.append(sequence_id)
             run.highest_sequence_ids.append(max(highest_sequence_id, sequence_id))
             run.message_counts.append(message_count)

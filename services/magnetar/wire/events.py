@@ -13,8 +13,10 @@ from magnetar.wire._pb.PulsarApi_pb2 import CommandSend
 
 
 class SendRun(msgspec.Struct, gc=False):
-    """Consecutive plain SENDs of one producer, in order: parallel lists, one item for each frame.
+    """Plain SENDs of one producer, in order: parallel lists, one item for each frame.
 
+    A run takes in what the producer sent between two frames that are no plain SENDs, also where
+    other producers' SENDs lie between its own: the order between producers means nothing.
     Checksums are verified. `highest_sequence_ids` is the last sequence id of a batch, and the
     sequence id itself where the frame named none or a lower one. The chunks of one message come as
     entries with the same sequence id.

@@ -4,7 +4,9 @@ Every frame goes through protobuf in full, nothing is scanned by hand, and the r
 of tuples: what a run of SENDs holds is listed message by message.
 """
 
+from itertools import groupby
 from struct import unpack_from
+from typing import cast
 
 from google.protobuf.message import DecodeError, Message
 from google_crc32c import value as crc32c
@@ -49,7 +51,16 @@ def flatten(events: list[Event]) -> list[Flat]:
             flat.append(("flow", event.consumer_id, event.permits))
         else:
             flat.append(_command(event))
-    return flat
+    return by_producer(flat)
+
+
+def by_producer(flat: list[Flat]) -> list[Flat]:
+    """With each stretch of SENDs in the order of producers: among them the order is free."""
+    ordered: list[Flat] = []
+    for is_send, stretch in groupby(flat, lambda item: item[0] in ("send", "bad send")):
+        items = list(stretch)
+        ordered += sorted(items, key=lambda item: cast("int", item[1])) if is_send else items
+    return ordered
 
 
 def _command(event: Command) -> Flat:
@@ -70,7 +81,7 @@ def reference_events(stream: bytes, frame_bytes_max: int) -> list[Flat]:
         command = _parsed(stream[at + 8 : command_end], flat)
         at += total + 4
         flat.append(_event(command, stream[command_end:at]))
-    return flat
+    return by_producer(flat)
 
 
 def decoded(decoder: FrameDecoder, stream: bytes) -> tuple[list[Flat], bool]:
@@ -88,7 +99,7 @@ def expected(
     try:
         return reference_events(stream, frame_bytes_max), True
     except Unreadable as unreadable:
-        return unreadable.flat, False
+        return by_producer(unreadable.flat), False
 
 
 def _parsed(data: bytes, flat: list[Flat]) -> pb.BaseCommand:

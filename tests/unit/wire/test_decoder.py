@@ -267,3 +267,18 @@ def test_memory_grows_with_what_arrives_not_with_what_is_announced() -> None:
     assert isinstance(run, SendRun)
     assert run.size_bytes == len(frames.entry(1, bytes(4_000_000)))
     assert decoder.held_bytes == 0
+
+
+def test_sends_are_gathered_by_producer_up_to_another_command() -> None:
+    """What a client spreads over partitions still makes one run for each of its producers."""
+    sends = [frames.send(number % 3, number) for number in range(9)]
+    flow = frames.flow(1, 2)
+    events = decode(b"".join([*sends, flow, sends[0]]))
+    runs = [event for event in events if isinstance(event, SendRun)]
+    assert [(run.producer_id, run.sequence_ids) for run in runs] == [
+        (0, [0, 3, 6]),
+        (1, [1, 4, 7]),
+        (2, [2, 5, 8]),
+        (0, [0]),
+    ]
+    assert isinstance(events[3], Flow)
