@@ -44,6 +44,7 @@ from magnetar.bookie.pools import run_on
 from magnetar.bookie.reads import Halves, Reader
 from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX, GROUP_BYTES_MAX, BookieSettings
 from magnetar.bookie.stats import BookieStats, Counters
+from magnetar.bookie.write_cache import WriteCacheHalf
 from magnetar.bookie.write_stage import WriteStage
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.log import get_logger
@@ -67,7 +68,9 @@ class LocalBookie:
         self._settings = settings
         self._clock = clock
         self._ledgers = parts.ledgers
+        # Taken over, not shared: `parts` lives as long as the bookie, a half until its flush.
         self._halves = Halves(parts.half)
+        parts.half = WriteCacheHalf()
         self._counters = Counters()
         self._closed = False
         self._guard = DiskGuard(files, parts.journal_dir.parent, settings)

@@ -130,7 +130,7 @@ class LedgerEntries:
 class WriteCacheHalf:
     """What one flush will write."""
 
-    __slots__ = ("charge", "count", "ledgers")
+    __slots__ = ("__weakref__", "charge", "count", "ledgers")
 
     def __init__(self) -> None:
         self.ledgers: dict[int, LedgerEntries] = {}

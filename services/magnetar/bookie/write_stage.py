@@ -10,6 +10,7 @@ the other half is full too, adds are refused until a flush has worked.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from magnetar.bookie.api import BookieError, BookieReadOnly
 from magnetar.bookie.flush import Flusher, FlushJob
@@ -17,6 +18,7 @@ from magnetar.bookie.index import FLAG_DELETED
 from magnetar.bookie.journal import Journal
 from magnetar.bookie.journal_files import JournalPosition
 from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.malloc import release_freed_memory
 from magnetar.bookie.pools import run_on
 from magnetar.bookie.reads import Halves
 from magnetar.bookie.settings import BookieSettings
@@ -24,6 +26,8 @@ from magnetar.bookie.write_cache import WriteCacheHalf
 from magnetar.core.log import get_logger
 
 log = get_logger("magnetar.bookie.flush")
+
+TRIM_DELAY_S: Final = 0.2
 
 
 class WriteStage:
@@ -55,6 +59,8 @@ class WriteStage:
         self._job: FlushJob | None = None
         self._running = False
         self._again = False
+        self._closed = False
+        self._trim_after = False
         self._waiters: list[asyncio.Future[None]] = []
         self._next_waiters: list[asyncio.Future[None]] = []
         self._last_swap = self._last_add = monotonic()
@@ -105,6 +111,7 @@ class WriteStage:
         much = self._halves.active.charge >= settings.flush_idle_bytes_min
         if now - self._last_swap >= settings.flush_age_s or (idle and much):
             self._swap()
+            self._trim_after = idle
 
     async def flush(self) -> None:
         """Returns when all that was completed before is in entry logs and index, synced.
@@ -134,6 +141,7 @@ class WriteStage:
 
     def close(self) -> None:
         """Ends the thread."""
+        self._closed = True
         if self._pool is not None:
             self._pool.shutdown(wait=True)
         self._flusher.close()
@@ -222,3 +230,11 @@ class WriteStage:
                     waiter.set_result(None)
             self._waiters = []
         self._journal.release()
+        if self._trim_after:
+            # The load that needed the memory is over. A little later, as the half is still held.
+            self._trim_after = False
+            self._loop.call_later(TRIM_DELAY_S, self._release_memory)
+
+    def _release_memory(self) -> None:
+        if self._pool is not None and not self._closed:
+            self._pool.submit(release_freed_memory)

@@ -158,5 +158,5 @@ async def test_it_happens_by_the_clock(open_bookie: Opener, tmp_path: Path) -> N
     await fill(bookie, range(30))
     for ledger_id in range(30):
         await bookie.delete_ledger(ledger_id)
-    await until(lambda: bookie.stats().gc_bytes_freed > 100_000)
-    assert len(logs(tmp_path)) <= 2
+    # All but the log that is written, and one that was when the last pass went by.
+    await until(lambda: len(logs(tmp_path)) <= 2 and bookie.stats().gc_bytes_freed > 100_000)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,17 @@ async def test_a_full_half_is_flushed_and_memory_stays_bounded(open_bookie: Open
         assert bookie.stats().write_cache_bytes < 3 * 50_000
     assert bookie.stats().flushes > 5
     assert await read_all(bookie, 1) == list(range(4000))
+
+
+async def test_a_flush_lets_go_of_its_entries(open_bookie: Opener) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(3))
+    first = weakref.ref(bookie._halves.active)
+    await bookie.flush()
+    await add(bookie, 1, range(3, 6))
+    second = weakref.ref(bookie._halves.active)
+    await bookie.flush()
+    await until(lambda: first() is None and second() is None)
 
 
 async def test_what_is_old_is_flushed(open_bookie: Opener) -> None:
