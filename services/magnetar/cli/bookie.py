@@ -57,8 +57,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Inspects; returns the exit status."""
-    from magnetar.bookie.os_files import OsFiles
     from magnetar.bookie.inspect import inspect
+    from magnetar.bookie.os_files import OsFiles
 
     data_dir: Path = args.data_dir
     if not data_dir.is_dir():
