@@ -52,7 +52,7 @@ java: ## what the Java clients' tests need: a JDK (17 or newer) and Maven
 .PHONY: crash
 crash: $(DEV_STAMP) ## the long crash campaign: 50 kills under load
 	@$(call took,kill -9 at random moments under load)
-	$(BIN)/python -m pytest -m long tests/integration $(ARGS)
+	$(BIN)/python -m pytest -m long tests/integration tests/unit/bookie $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(DEV_STAMP) ## the long fuzz campaign: a million frames and more

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 CONNECTIONS_MAX: Final = 1_024
 KEEP_ALIVE_S: Final = 60
 """Longer than the idle pools of Pulsar's Java client, so that it closes first."""
-GRACE_S: Final = 5
+GRACE_S: Final = 1
 CLOCK_TICK_S: Final = 1.0
 """How often the Date header is renewed."""
 

@@ -31,7 +31,7 @@ log = get_logger("magnetar.admin")
 
 LISTEN_BACKLOG: Final = 1_024
 READY_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 2.0
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -28,6 +28,11 @@ from magnetar.observe.logging import configure
 
 log = get_logger("magnetar.standalone")
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long the loop may keep the interpreter from the journal's thread (Python's own: 5 ms).
+
+Beside loop turns of 2 ms an add took 6.1 ms at 5 ms and 4.9 ms at this."""
+
 _PORT_FLAGS = (("port", "--port"), ("http_port", "--http-port"))
 
 
@@ -102,6 +107,7 @@ def _listen_error(host: str, port: int, flag: str, error: OSError) -> str:
 
 
 def _run_loop(settings: StandaloneSettings, data_dir: DataDir) -> int:
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         import uvloop
     except ImportError:
