@@ -176,7 +176,7 @@ class BrokerSettings:
     )
     failover_delay_ms: int = setting(
         1_000,
-        "How long a Failover subscription waits before it moves to another active consumer.",
+        "How long a Failover subscription waits, when a consumer joins, before it starts or moves.",
         group="Subscriptions",
         unit="ms",
         low=0,

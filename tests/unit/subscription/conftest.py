@@ -178,7 +178,7 @@ class Rig:
             name,
             self.ledger,
             cursor,
-            limits=limits or SubscriptionLimits(failover_switch_delay_s=0.02),
+            limits=limits or SubscriptionLimits(failover_switch_delay_s=0.0),
             clock=self.clock,
             tasks=self.tasks,
         )

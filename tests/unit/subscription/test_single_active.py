@@ -155,28 +155,50 @@ async def test_partly_acked_batch_is_sent_with_what_is_left(rig, make_entry):
     assert subscription.cursor.backlog == 0
 
 
+async def handed_over(rig, sink, active):
+    """Waits until the consumer was told so."""
+    told = asyncio.Event()
+    sink.on_active = lambda: told.set() if sink.active[-1] is active else None
+    await asyncio.wait_for(told.wait(), 5)
+    await rig.settle()
+
+
 async def test_failover_hands_over_only_after_the_delay(rig):
     await rig.publish_texts(4)
     topic = "persistent://public/default/t-partition-1"
-    subscription = await rig.subscription(topic=topic)
+    limits = SubscriptionLimits(failover_switch_delay_s=0.02)
+    subscription = await rig.subscription(topic=topic, limits=limits)
     _, first_sink = await rig.attach(subscription, "a", FAILOVER)
-    assert first_sink.active == [True]
+    await handed_over(rig, first_sink, active=True)
     assert first_sink.take() == ["0", "1", "2", "3"]
     # Partition 1 of two consumers belongs to the second by name.
     second, second_sink = await rig.attach(subscription, "b", FAILOVER)
-    assert second_sink.active == [False]
     await rig.publish_texts(1)
     await rig.settle()
     assert first_sink.texts == second_sink.texts == []
-    await asyncio.sleep(0.05)
-    await rig.settle()
-    assert (first_sink.active, second_sink.active) == ([True, False], [False, True])
+    await handed_over(rig, second_sink, active=True)
+    assert (first_sink.active, second_sink.active) == ([True, False], [True])
     assert second_sink.take() == ["0", "1", "2", "3", "4"]
     # Nobody is to be waited for when the active one leaves.
     subscription.remove_consumer(second)
     await rig.settle()
     assert first_sink.active[-1] is True
     assert first_sink.take() == ["0", "1", "2", "3", "4"]
+
+
+async def test_consumers_that_join_together_settle_before_one_is_sent_anything(rig):
+    await rig.publish_texts(4)
+    limits = SubscriptionLimits(failover_switch_delay_s=0.02)
+    topic = "persistent://public/default/t-partition-1"
+    subscription = await rig.subscription(topic=topic, limits=limits)
+    _, first = await rig.attach(subscription, "a", FAILOVER)
+    _, second = await rig.attach(subscription, "b", FAILOVER)
+    third, _ = await rig.attach(subscription, "c", FAILOVER)
+    subscription.remove_consumer(third)
+    assert first.texts == second.texts == []
+    await handed_over(rig, second, active=True)
+    assert (first.texts, second.texts) == ([], ["0", "1", "2", "3"])
+    assert (first.active, second.active) == ([False], [True])
 
 
 async def test_who_joins_is_told_with_its_first_flow_and_before_its_messages(rig):
@@ -211,7 +233,6 @@ async def test_failover_prefers_priority(rig):
     subscription = await rig.subscription()
     _, low = await rig.attach(subscription, "a", FAILOVER, priority=1)
     _, high = await rig.attach(subscription, "b", FAILOVER, priority=0)
-    await asyncio.sleep(0.05)
     assert (low.active[-1], high.active[-1]) == (False, True)
 
 

@@ -16,11 +16,14 @@ UNHEARD_S_MAX: Final = 1.0
 
 
 class ActiveNews:
-    """See the module's text. `is_active` says what holds for a consumer now."""
+    """See the module's text.
+
+    `is_active` says what holds for a consumer now; None where `changed` is about to be called.
+    """
 
     __slots__ = ("_is_active", "_unheard")
 
-    def __init__(self, is_active: Callable[[Consumer], bool]) -> None:
+    def __init__(self, is_active: Callable[[Consumer], bool | None]) -> None:
         self._is_active = is_active
         self._unheard: dict[Consumer, asyncio.TimerHandle] = {}
 
@@ -50,4 +53,6 @@ class ActiveNews:
 
     def _tell(self, consumer: Consumer) -> None:
         active = self._is_active(consumer)
+        if active is None:
+            return
         consumer.sink.active_consumer_change(consumer.spec.consumer_id, active=active)

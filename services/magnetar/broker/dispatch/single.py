@@ -5,9 +5,10 @@ acknowledged. A redelivery is a rewind to behind the mark-delete position; entri
 by one in between are left out. A client that counts epochs gets the new epoch with each message
 after the rewind and drops what was on its way before it.
 
-`active.choose_active` says who is active in Failover. A hand-over from a consumer that is still
-connected waits for `failover_switch_delay_s`, so that acks under way arrive before the other one is
-sent the same messages; where there is no one to wait for, it is immediate.
+`active.choose_active` says who is active in Failover. When a consumer joins, the first included, a
+hand-over waits for `failover_switch_delay_s`: consumers that attach together, after an unload for
+instance, settle who is active before one is sent what another will be sent again, and acks under
+way arrive. When the active one leaves there is nobody to wait for: the next has its turn at once.
 Sources: Pulsar's `AbstractDispatcherSingleActiveConsumer`,
 `PersistentDispatcherSingleActiveConsumer`.
 """
@@ -55,11 +56,11 @@ class SingleActiveDispatcher(Dispatcher):
         chosen = self._choose()
         if chosen is self.active:
             return
-        wait = wait and self.active is not None and self.limits.failover_switch_delay_s > 0
         self.active = chosen
         self.reader.close()
-        self._cancel_switch()
-        if wait:
+        if self._switch is not None:
+            return  # that hand-over will be to whoever is chosen then
+        if wait and self.limits.failover_switch_delay_s > 0:
             self._switch = asyncio.get_running_loop().call_later(
                 self.limits.failover_switch_delay_s, self._hand_over
             )
@@ -198,7 +199,7 @@ class FailoverDispatcher(SingleActiveDispatcher):
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
-        self._news = ActiveNews(lambda each: each is self.active and self._switch is None)
+        self._news = ActiveNews(self._is_active)
 
     def add_consumer(self, consumer: Consumer) -> None:
         check_room(self.limits.max_consumers, len(self.consumers))
@@ -213,6 +214,10 @@ class FailoverDispatcher(SingleActiveDispatcher):
     def flow(self, consumer: Consumer, permits: int) -> None:
         self._news.hears(consumer)
         super().flow(consumer, permits)
+
+    def _is_active(self, consumer: Consumer) -> bool | None:
+        """None while a hand-over is under way, which will tell everyone."""
+        return None if self._switch is not None else consumer is self.active
 
     def _choose(self) -> Consumer:
         return choose_active(self.context.topic, self.consumers)
