@@ -11,7 +11,6 @@ from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
-
 Write = Callable[[ManagedLedger], Awaitable[object]]
 
 WRITES: dict[str, Write] = {
