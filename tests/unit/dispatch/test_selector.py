@@ -1,6 +1,7 @@
 """Who owns which hash; the places of a ring's points are those of a Pulsar 4.2.4."""
 
 from itertools import pairwise
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from magnetar.broker.dispatch.active import choose_active
 from magnetar.broker.dispatch.selector import HASH_MAX, RangeSelector, RingSelector
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.sink import ConsumerSink
 from magnetar.broker.subscription.spec import ConsumerSpec, KeySharedMode, KeySharedSpec, SubType
 from magnetar.core.clock import SystemClock
 
@@ -23,7 +25,7 @@ class NoSink:
 def consumer(name, *, ranges=(), priority=0):
     key_shared = KeySharedSpec(KeySharedMode.STICKY, ranges) if ranges else None
     spec = ConsumerSpec(1, name, SubType.Key_Shared, priority, key_shared=key_shared)
-    return Consumer(spec, NoSink(), SystemClock())
+    return Consumer(spec, cast("ConsumerSink", NoSink()), SystemClock())
 
 
 def test_ring_is_that_of_pulsar():
@@ -57,7 +59,7 @@ def test_partitions_spread_over_failover_consumers_of_the_best_priority():
 def test_ring_depends_only_on_who_is_there(moves, sticky_hash):
     """Joins and leaves that cancel out change nothing, and every hash has its owner."""
     ring = RingSelector(20)
-    there = {}
+    there: dict[int, Consumer] = {}
     for move in moves:
         if move in there:
             ring.remove(there.pop(move))

@@ -1,5 +1,7 @@
 """Positions that wait: to be sent again, or in line behind others of their key."""
 
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +9,7 @@ from magnetar.broker.dispatch import replay, waiting
 from magnetar.broker.dispatch.replay import RedeliveryCounts, ReplaySet
 from magnetar.broker.dispatch.replay_reader import adjacent_run
 from magnetar.broker.dispatch.waiting import KeptEntries, WaitingLines
+from magnetar.broker.subscription.consumer import Consumer
 from magnetar.managed_ledger.entry import Entry
 
 positions = st.tuples(st.integers(1, 2), st.integers(0, 30))
@@ -24,7 +27,8 @@ positions = st.tuples(st.integers(1, 2), st.integers(0, 30))
     )
 )
 def test_replay_set_is_an_ordered_set(steps):
-    replays, model = ReplaySet(), set()
+    replays = ReplaySet()
+    model: set[tuple[int, int]] = set()
     for step, argument in steps:
         if step == "pop":
             expected = sorted(model)[:argument]
@@ -66,7 +70,7 @@ def test_redelivery_counts_are_bounded(monkeypatch):
 
 @given(st.lists(st.tuples(positions, st.integers(1, 3)), unique_by=lambda each: each[0]))
 def test_each_hash_comes_out_in_order_and_the_oldest_first(parked):
-    lines, owner = WaitingLines(), object()
+    lines, owner = WaitingLines(), cast("Consumer", object())
     for position, sticky_hash in parked:
         if lines.park(position, sticky_hash):
             lines.line_up(sticky_hash, owner)
@@ -82,7 +86,7 @@ def test_each_hash_comes_out_in_order_and_the_oldest_first(parked):
 
 
 def test_dropping_what_was_skipped():
-    lines, owner = WaitingLines(), object()
+    lines, owner = WaitingLines(), cast("Consumer", object())
     for entry_id in range(10):
         lines.park((1, entry_id), 1 + entry_id % 2)
     lines.drop_up_to((1, 6))

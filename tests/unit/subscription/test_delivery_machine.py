@@ -8,7 +8,8 @@ is 0 and nothing waits.
 """
 
 import asyncio
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,12 +44,14 @@ pick = st.integers(min_value=0, max_value=1_000)
 
 class DeliveryMachine(RuleBasedStateMachine):
     sub_type: ClassVar[SubType]
-    open_rig: ClassVar  # set from the fixture's factory, see the end of the file
+    open_rig: ClassVar[
+        Callable[..., Any]
+    ]  # set from the fixture's factory, see the end of the file
 
     def __init__(self):
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.failures = []
+        self.failures: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, context: self.failures.append(context))
         self.keys = {}
         self.sizes = {}
@@ -257,7 +260,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @invariant()
     def a_key_is_at_one_consumer(self):
         if self.sub_type is SubType.Key_Shared:
-            holders = {}
+            holders: dict[object, set[object]] = {}
             for member in self.attached:
                 for position in member.held:
                     holders.setdefault(self.keys[position], set()).add(member.consumer.name)
@@ -336,7 +339,7 @@ def machine_test(sub_type):
             f"{sub_type.name}Machine",
             (DeliveryMachine,),
             {"sub_type": sub_type, "open_rig": staticmethod(open_rig)},
-        ).TestCase
+        ).TestCase  # type: ignore[attr-defined]  # Hypothesis adds it to every machine
         case.settings = settings(
             max_examples=60,
             stateful_step_count=40,

@@ -12,7 +12,7 @@ STICKY = KeySharedMode.STICKY
 
 def by_key(sink):
     """The texts of each key in the order in which they came."""
-    keys = {}
+    keys: dict[str, list[int]] = {}
     for key, text in zip(sink.keys, sink.texts, strict=True):
         keys.setdefault(key, []).append(int(text))
     return keys

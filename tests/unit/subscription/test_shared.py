@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
-from magnetar.core.errors import NotAllowed
+from magnetar.core.errors import MagnetarError, NotAllowed
 
 SHARED = SubType.Shared
 
@@ -124,7 +124,7 @@ async def test_cumulative_ack_is_refused(rig):
     positions = await rig.publish_texts(1)
     subscription = await rig.subscription()
     consumer, _ = await rig.attach(subscription, "a", SHARED)
-    answers = []
+    answers: list[MagnetarError | None] = []
     subscription.ack(consumer, [(*positions[0], None, 0)], True, answers.append)
     assert isinstance(answers[0], NotAllowed)
     assert subscription.cursor.backlog == 1

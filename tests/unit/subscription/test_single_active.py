@@ -372,7 +372,7 @@ async def test_what_a_consumer_says_after_it_was_sent_away_means_nothing(rig):
     subscription = await rig.subscription()
     consumer, _ = await rig.attach(subscription, "a", EXCLUSIVE)
     await subscription.seek(Position(*positions[0]))
-    answers = []
+    answers: list[MagnetarError | None] = []
     subscription.ack_one(consumer, *positions[0])
     subscription.ack(consumer, [(*positions[1], None, 0)], False, answers.append)
     subscription.redeliver(consumer)
