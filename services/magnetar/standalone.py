@@ -66,7 +66,7 @@ async def start(settings: StandaloneSettings) -> Standalone:
         http_url = f"http://{host}:{http.getsockname()[1]}"
         await _ensure_defaults(service, service_url, http_url)
         opened.push_async_callback(service.stop)
-        await service.start(binary, service_url=service_url, http_url=http_url)
+        await service.start(binary, service_url=service_url, http_url=http_url, only_broker=True)
         admin = AdminServer()
         opened.push_async_callback(admin.stop)
         # It listens from here on; requests wait for the application, which a thread loads.

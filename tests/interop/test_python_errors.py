@@ -7,6 +7,7 @@ import pulsar
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from tests.support.server_process import ServerProcess
 
 from .conftest import ConnectClient
 from .support import (
@@ -15,6 +16,7 @@ from .support import (
     assert_silent,
     bodies,
     numbered,
+    read,
     send_all,
     take,
     wait_until,
@@ -68,6 +70,20 @@ def test_no_server_there(connect: ConnectClient) -> None:
     client = connect("pulsar://127.0.0.1:1", operation_timeout_seconds=1)
     with pytest.raises((pulsar.Timeout, pulsar.ConnectError)):
         client.create_producer("t")
+
+
+def test_a_listener_that_nobody_configured(connect: ConnectClient, topic: str) -> None:
+    client = connect(listener_name="no-such", operation_timeout_seconds=2)
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(topic)
+
+
+def test_another_address_than_the_one_advertised(connect: ConnectClient, tmp_path: Path) -> None:
+    # A standalone in a container, for instance, whose ports are mapped to others of the host.
+    with ServerProcess(tmp_path, "--advertised-host", "not-resolved.invalid") as server:
+        client = connect(server.service_url)
+        client.create_producer("t").send(b"here")
+        assert bodies(read(client.create_reader("t", pulsar.MessageId.earliest), 1)) == [b"here"]
 
 
 def test_lookup_by_http(connect: ConnectClient, server: ServerAddress, names: Names) -> None:

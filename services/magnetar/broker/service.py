@@ -66,6 +66,7 @@ class BrokerService:
         self.broker_id = ""
         self.service_url = ""
         self.http_url = ""
+        self.only_broker = False
         self.started_ms = clock.now_ms()
         self.stopping = False
         self.liveness_timeout_s = settings.liveness_check_timeout_ms / 1000
@@ -104,9 +105,21 @@ class BrokerService:
 
     # -- life ------------------------------------------------------------------------------
 
-    async def start(self, listener: socket.socket, *, service_url: str, http_url: str) -> None:
-        """Takes connections on the bound socket."""
+    async def start(
+        self,
+        listener: socket.socket,
+        *,
+        service_url: str,
+        http_url: str,
+        only_broker: bool = False,
+    ) -> None:
+        """Takes connections on the bound socket.
+
+        The only broker of a cluster is found at whatever address a client came by, so that one
+        behind a mapped port or another name serves all the same.
+        """
         self.service_url, self.http_url = service_url, http_url
+        self.only_broker = only_broker
         self.broker_id = http_url.partition("://")[2]
         # Generated producer names must never come again, so each start has a number of its own.
         self._start_number = await self._count_start()

@@ -44,16 +44,22 @@ async def _partitioned_metadata(
 
 
 def on_lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
-    """This broker serves every topic: the answer is always to connect here."""
+    """This broker serves every topic: the answer is always to connect here.
+
+    It has no listeners with names of their own. Who asks for one gets Pulsar's text, by which
+    clients know that to try again is of no use.
+    """
     response = _LookupResponse(request_id=command.request_id)
     try:
         parse_topic(command.topic)
+        if listener := command.advertised_listener_name:
+            raise ServiceNotReady(f"the broker do not have {listener} listener")
         if session.service.stopping:
             raise ServiceNotReady("The broker is shutting down, please retry")
         response.brokerServiceUrl = session.service.service_url
         response.response = _LookupResponse.Connect
         response.authoritative = True
-        response.proxy_through_service_url = False
+        response.proxy_through_service_url = session.service.only_broker
     except MagnetarError as error:
         response.response = _LookupResponse.Failed
         response.error = int(error.code)  # type: ignore[assignment]
