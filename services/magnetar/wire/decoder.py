@@ -133,7 +133,7 @@ class FrameDecoder:
         total_bytes_max = self._total_bytes_max
         head_at, entry_head_at, checksum = _head_at, _entry_head_at, crc32c
         run_producer_id = -1
-        runs: dict[int, SendRun] = {}
+        runs = _Runs(events)
         while end - position >= 8:
             total, size, start, tag, producer_id = head_at(data, position)
             frame_end = position + 4 + total
@@ -190,10 +190,7 @@ class FrameDecoder:
                 continue
             if producer_id != run_producer_id:
                 run_producer_id = producer_id
-                found = runs.get(producer_id)
-                if found is None:
-                    found = runs[producer_id] = _run_of(producer_id, events)
-                run = found
+                run = runs[producer_id]
             run.sequence_ids.append(sequence_id)
             run.highest_sequence_ids.append(max(highest_sequence_id, sequence_id))
             run.message_counts.append(message_count)
@@ -224,6 +221,20 @@ class FrameDecoder:
             events.append(Flow(flow_command.consumer_id, flow_command.messagePermits))
         else:
             events.append(Command(number, message, payload))
+
+
+class _Runs(dict[int, SendRun]):
+    """The runs of one stretch of SENDs, by producer; one that is asked for is begun."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self, events: list[Event]) -> None:
+        super().__init__()
+        self._events = events
+
+    def __missing__(self, producer_id: int) -> SendRun:
+        run = self[producer_id] = _run_of(producer_id, self._events)
+        return run
 
 
 def _run_of(producer_id: int, events: list[Event]) -> SendRun:
