@@ -17,8 +17,11 @@ BODY_BYTES_MAX: Final = 4 << 20
 """Far above any policy document; schemas may take a megabyte."""
 
 
-async def read(request: Request) -> bytes:
-    """The body; 413 where it is too large, 415 where it says that it is not JSON."""
+async def read(request: Request, *, plain: bool = False) -> bytes:
+    """The body; 413 where it is too large, 415 where it says that it is not JSON.
+
+    `plain`: it may also say that it is plain text, as the body of a bare number may for Pulsar.
+    """
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
@@ -28,14 +31,15 @@ async def read(request: Request) -> bytes:
         chunks.append(chunk)
     body = b"".join(chunks)
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if body and content_type and not content_type.endswith("json"):
+    known = content_type.endswith("json") or (plain and content_type == "text/plain")
+    if body and content_type and not known:
         raise HTTPException(415, f"The body must be application/json, not {content_type}")
     return body
 
 
-async def parse(request: Request, kind: type[T]) -> T | None:
+async def parse(request: Request, kind: type[T], *, plain: bool = False) -> T | None:
     """The body as `kind`, or None where there is none (empty, or JSON's null)."""
-    body = await read(request)
+    body = await read(request, plain=plain)
     if not body or body.strip() == b"null":
         return None
     try:

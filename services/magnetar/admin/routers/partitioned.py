@@ -158,7 +158,11 @@ async def create_missed(request: Request) -> Response:
 
 
 async def _wanted(request: Request) -> PartitionedMetadata:
-    body = await bodies.parse(request, int | PartitionedMetadata)  # type: ignore[arg-type]
+    body = await bodies.parse(
+        request,
+        int | PartitionedMetadata,  # type: ignore[arg-type]
+        plain=True,
+    )
     if body is None:
         raise HTTPException(400, "The body must say how many partitions")
     if isinstance(body, PartitionedMetadata):
