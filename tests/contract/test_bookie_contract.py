@@ -10,14 +10,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from google_crc32c import value
 
 from magnetar.bookie.api import (
     Bookie,
     BookieError,
+    EntryProof,
     LedgerEnd,
     LedgerFenced,
     NoSuchEntry,
     NoSuchLedger,
+    ProofKind,
     StoredEntry,
 )
 from magnetar.bookie.local import LocalBookie
@@ -332,3 +335,32 @@ async def test_identity_and_writable(subject: Subject) -> None:
     bookie = await subject.settle()
     assert bookie.identity == before
     assert bookie.writable
+
+
+async def test_a_recovery_read_fences_even_where_there_is_nothing(subject: Subject) -> None:
+    await add(subject.bookie, 7, range(2))
+    with pytest.raises(NoSuchEntry):
+        await subject.bookie.read_entries(7, 2, 2, bytes_max=1, fence=True)
+    with pytest.raises((NoSuchEntry, NoSuchLedger)):
+        await subject.bookie.read_entries(8, 0, 0, bytes_max=1, fence=True)
+    bookie = await subject.settle()
+    for ledger_id, next_entry in ((7, 2), (8, 0)):
+        with pytest.raises(LedgerFenced):
+            await add(bookie, ledger_id, [next_entry])
+    await add(bookie, 7, [2], recovery=True)
+    assert await read_ids(bookie, 7, 0) == [0, 1, 2]
+
+
+async def test_entries_are_proven_without_those_that_are_not_here(subject: Subject) -> None:
+    await add(subject.bookie, 7, [0, 1, 4])
+    bookie = await subject.settle()
+    proofs, next_entry = await bookie.prove_entries(7, 0, 5, count_max=100)
+    assert next_entry == 6
+    assert proofs == [
+        EntryProof(id_, ProofKind.PRESENT, len(data(7, id_)), value(data(7, id_)))
+        for id_ in (0, 1, 4)
+    ]
+    proofs, next_entry = await bookie.prove_entries(7, 1, 5, count_max=2)
+    assert ([proof.entry_id for proof in proofs], next_entry) == ([1], 3)
+    with pytest.raises(NoSuchLedger):
+        await bookie.prove_entries(8, 0, 5, count_max=100)

@@ -8,6 +8,7 @@ journal was fsynced: whoever gets `None` may tell the world.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from magnetar.core.errors import PersistenceError
@@ -31,6 +32,10 @@ class BookieError(PersistenceError):
 
 class LedgerFenced(BookieError):
     """The ledger was fenced by a recovering reader: its writer must stop."""
+
+
+class BookieUnavailable(BookieError):
+    """The bookie did not answer in time or cannot be reached: what was asked may have happened."""
 
 
 class BookieReadOnly(BookieError):
@@ -78,6 +83,31 @@ class LedgerEnd:
     length_bytes: int = -1
 
 
+class ProofKind(StrEnum):
+    """What a bookie found where it read an entry to prove that it has it."""
+
+    PRESENT = "present"
+    CORRUPT = "corrupt"
+    UNKNOWN = "unknown"
+
+
+class EntryProof(NamedTuple):
+    """What a bookie found when it read one entry from its disk; the last two count if PRESENT."""
+
+    entry_id: int
+    kind: ProofKind
+    length_bytes: int = 0
+    crc: int = 0
+    """CRC-32C of the entry's bytes."""
+
+
+class EntryProofs(NamedTuple):
+    """The entries of `first` to `next_entry` (exclusive) that are here; ids left out are not."""
+
+    proofs: list[EntryProof]
+    next_entry: int
+
+
 class Bookie(Protocol):
     """One storage node."""
 
@@ -104,12 +134,23 @@ class Bookie(Protocol):
         """
 
     async def read_entries(
-        self, ledger_id: int, first: int, last: int, *, bytes_max: int
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
     ) -> list[StoredEntry]:
         """Entries `first` to `last` (inclusive) that are here, ascending, at least one.
 
         Stops before `bytes_max` is exceeded, but never before the first. Raises NoSuchEntry,
-        NoSuchLedger, EntryUnknown or EntryCorrupt for the first.
+        NoSuchLedger, EntryUnknown or EntryCorrupt for the first. With `fence`, as a recovery reads
+        (BookKeeper #2616), the ledger's writer is durably refused before anything is answered, the
+        answer that there is no such entry included.
+        """
+
+    async def prove_entries(
+        self, ledger_id: int, first: int, last: int, *, count_max: int
+    ) -> EntryProofs:
+        """Reads entries `first` to `last` (inclusive) to prove them, without sending them.
+
+        Answers for at most `count_max` ids, and for at least one. Raises NoSuchLedger, or
+        EntryUnknown where nothing at all can be said of the ledger.
         """
 
     async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:

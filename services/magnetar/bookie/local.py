@@ -22,6 +22,7 @@ from magnetar.bookie.api import (
     BookieError,
     BookieIdentity,
     BookieReadOnly,
+    EntryProofs,
     LedgerEnd,
     LedgerFenced,
     NoSuchLedger,
@@ -41,6 +42,7 @@ from magnetar.bookie.ledgers import LedgerState
 from magnetar.bookie.opening import OpenIndex, Parts, open_parts
 from magnetar.bookie.os_files import OsFiles
 from magnetar.bookie.pools import run_on
+from magnetar.bookie.proofs import prove
 from magnetar.bookie.reads import Halves, Reader
 from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX, GROUP_BYTES_MAX, BookieSettings
 from magnetar.bookie.stats import BookieStats, Counters
@@ -239,10 +241,18 @@ class LocalBookie:
     # --- reads -----------------------------------------------------------------------------
 
     async def read_entries(
-        self, ledger_id: int, first: int, last: int, *, bytes_max: int
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
     ) -> list[StoredEntry]:
         """See `Bookie.read_entries`."""
+        if fence:
+            await self._fence(ledger_id)
         return await self._reader.read(ledger_id, first, last, bytes_max=bytes_max)
+
+    async def prove_entries(
+        self, ledger_id: int, first: int, last: int, *, count_max: int
+    ) -> EntryProofs:
+        """See `Bookie.prove_entries`."""
+        return await prove(self._reader, ledger_id, first, last, count_max)
 
     # --- ledgers ---------------------------------------------------------------------------
 
@@ -251,18 +261,22 @@ class LocalBookie:
         if not fence:
             state = self._reader.existing(ledger_id)
         else:
-            state = self._ledgers.get(ledger_id)
-            if state.deleted:
-                raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-            # Refused from this moment on; what was queued before is completed before the fence.
-            state.fenced = True
-            if not state.fence_durable:
-                await self._journalled(codec.KIND_FENCE, state)
-                state.exists = state.fence_durable = True
-                self._ledgers.dirty[ledger_id] = state
+            state = await self._fence(ledger_id)
         return LedgerEnd(
             state.last_add_confirmed, state.last_entry, state.fenced, state.length_bytes
         )
+
+    async def _fence(self, ledger_id: int) -> LedgerState:
+        state = self._ledgers.get(ledger_id)
+        if state.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        # Refused from this moment on; what was queued before is completed before the fence.
+        state.fenced = True
+        if not state.fence_durable:
+            await self._journalled(codec.KIND_FENCE, state)
+            state.exists = state.fence_durable = True
+            self._ledgers.dirty[ledger_id] = state
+        return state
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """See `Bookie.delete_ledger`."""

@@ -9,14 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from google_crc32c import value
+
 from magnetar.bookie.api import (
     BookieError,
     BookieIdentity,
+    EntryProof,
+    EntryProofs,
     LedgerEnd,
     LedgerFenced,
     NoSuchEntry,
     NoSuchLedger,
     OnAdded,
+    ProofKind,
     StoredEntry,
 )
 
@@ -69,8 +74,10 @@ class MemoryBookie:
         asyncio.get_running_loop().call_soon(on_added, error)
 
     async def read_entries(
-        self, ledger_id: int, first: int, last: int, *, bytes_max: int
+        self, ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
     ) -> list[StoredEntry]:
+        if fence:
+            await self.ledger_end(ledger_id, fence=True)
         ledger = self._ledger(ledger_id)
         if first not in ledger.entries:
             raise NoSuchEntry(f"no entry {first} in ledger {ledger_id}")
@@ -83,6 +90,18 @@ class MemoryBookie:
                 break
             found.append(StoredEntry(entry_id, data))
         return found
+
+    async def prove_entries(
+        self, ledger_id: int, first: int, last: int, *, count_max: int
+    ) -> EntryProofs:
+        ledger = self._ledger(ledger_id)
+        last = min(last, first + count_max - 1)
+        proofs = [
+            EntryProof(id_, ProofKind.PRESENT, len(data), value(data))
+            for id_, data in sorted(ledger.entries.items())
+            if first <= id_ <= last
+        ]
+        return EntryProofs(proofs, last + 1)
 
     async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
         if fence and ledger_id not in self._deleted:
