@@ -21,7 +21,7 @@ class DamagedBookie(MemoryBookie):
         self.reads = 0
         self.hang = None
 
-    async def read_entries(self, ledger_id, first, last, *, bytes_max):
+    async def read_entries(self, ledger_id, first, last, *, bytes_max, fence=False):
         self.reads += 1
         if self.hang is not None:
             await self.hang.wait()
