@@ -1,0 +1,1 @@
+"""Official clients on a cluster of real processes that are killed, paused and cut off at random."""

@@ -1,0 +1,140 @@
+"""A TCP proxy that can cut a process off, in one direction or both, without closing anything.
+
+Every process of the cluster is advertised by the address of its proxy. While a direction is cut,
+what arrives for it stays unread, as when packets are dropped: the peers see a silent connection,
+and new connections are accepted but never answered. Healing lets everything go on.
+"""
+
+import asyncio
+from enum import Flag, auto
+
+BUFFER_BYTES_MAX = 1 << 18
+
+
+class Direction(Flag):
+    """Which way is cut."""
+
+    NONE = 0
+    IN = auto()
+    """To the process."""
+    OUT = auto()
+    """From the process."""
+    BOTH = IN | OUT
+
+
+class _Half(asyncio.Protocol):
+    """One side of a proxied connection: what it reads goes to the other side."""
+
+    def __init__(self, proxy: "Proxy", direction: Direction) -> None:
+        self.proxy = proxy
+        self.direction = direction
+        self.transport: asyncio.Transport | None = None
+        self.other: _Half | None = None
+        self._waiting: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(BUFFER_BYTES_MAX)
+        self.proxy.halves.add(self)
+        self.flow()
+
+    def data_received(self, data: bytes) -> None:
+        other = self.other
+        if other is None or other.transport is None or other.transport.is_closing():
+            self._waiting.append(data)
+        else:
+            other.transport.write(data)
+
+    def connected(self, other: "_Half") -> None:
+        self.other = other
+        if other.transport is not None:
+            other.transport.writelines(self._waiting)
+        self._waiting.clear()
+
+    def flow(self) -> None:
+        """Reads, unless its direction is cut or the other side is full."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self.direction in self.proxy.cut or self.full:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    full = False
+
+    def pause_writing(self) -> None:
+        if self.other is not None:
+            self.other.full = True
+            self.other.flow()
+
+    def resume_writing(self) -> None:
+        if self.other is not None:
+            self.other.full = False
+            self.other.flow()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self.proxy.halves.discard(self)
+        if self.other is not None and self.other.transport is not None:
+            # A cut hides the end of a connection as well; only the healing shows it.
+            if self.direction in self.proxy.cut:
+                self.proxy.ended.append(self.other)
+            else:
+                self.other.transport.close()
+
+
+class Proxy:
+    """Stands before one port of one process."""
+
+    def __init__(self, target_port: int) -> None:
+        self.target_port = target_port
+        self.port = 0
+        self.cut = Direction.NONE
+        self.halves: set[_Half] = set()
+        self.ended: list[_Half] = []
+        self._server: asyncio.Server | None = None
+        self._opening: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def _accept(self) -> _Half:
+        half = _Half(self, Direction.IN)
+        task = asyncio.ensure_future(self._open(half))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+        return half
+
+    async def _open(self, outer: _Half) -> None:
+        try:
+            _, inner = await asyncio.get_running_loop().create_connection(
+                lambda: _Half(self, Direction.OUT), "127.0.0.1", self.target_port
+            )
+        except OSError:
+            if outer.transport is not None:
+                outer.transport.abort()
+            return
+        inner.connected(outer)
+        outer.connected(inner)
+
+    def set_cut(self, cut: Direction) -> None:
+        """Cuts what it names and heals the rest."""
+        self.cut = cut
+        if not cut:
+            for half in self.ended:
+                if half.transport is not None:
+                    half.transport.close()
+            self.ended.clear()
+        for half in list(self.halves):
+            half.flow()
+
+    async def stop(self) -> None:
+        for task in list(self._opening):
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+        for half in list(self.halves):
+            if half.transport is not None:
+                half.transport.abort()
