@@ -36,10 +36,8 @@ Exit status: 0 if there is no damage, 1 if there is, 2 if the directory cannot b
 NOTES_SHOWN_MAX = 20
 
 
-def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `bookie` and what belongs to it."""
-    parser = subparsers.add_parser("bookie", help="look into a bookie's files, offline")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `inspect` to the actions of `bookie`."""
     inspect = actions.add_parser(
         "inspect",
         help="scan journals, entry logs and index, and check every CRC",

@@ -1,0 +1,24 @@
+"""`magnetar bookie`: a storage node, and what looks after its files and its ledgers.
+
+Without an action it runs one. Every action is a module of this package that offers
+`add_parser(actions)` and `run(args) -> exit code`; only the one that was named does any work.
+"""
+
+import argparse
+from importlib import import_module
+from typing import Final
+
+ACTIONS: Final = ("inspect",)
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `bookie` and what belongs to it."""
+    parser = subparsers.add_parser("bookie", help="look into a bookie's files, offline")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name in ACTIONS:
+        import_module(f"magnetar.cli.bookie.{name}").add_parser(actions)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Does what was asked; returns the exit code."""
+    return int(import_module(f"magnetar.cli.bookie.{args.action}").run(args))
