@@ -35,6 +35,13 @@ class Setting:
     pulsar_key: str
     values: Mapping[str, str]
     """Pulsar's spellings of values whose names differ here."""
+    aliases: tuple[str, ...]
+    """Other keys of Pulsar's or BookKeeper's that mean the same."""
+
+    @property
+    def foreign_keys(self) -> tuple[str, ...]:
+        """All keys of Pulsar's and BookKeeper's that set it."""
+        return (self.pulsar_key, *self.aliases) if self.pulsar_key else self.aliases
 
     @property
     def flag(self) -> str:
@@ -64,11 +71,12 @@ def setting(
     high: float | None = None,
     pulsar: str = "",
     values: Mapping[str, str] | None = None,
+    aliases: tuple[str, ...] = (),
 ) -> T:
     """A dataclass field with its description."""
     described = {
         "help": text, "group": group, "unit": unit, "low": low, "high": high,
-        "pulsar_key": pulsar, "values": values or {},
+        "pulsar_key": pulsar, "values": values or {}, "aliases": aliases,
     }  # fmt: skip
     made: T = field(default=default, metadata={_KEY: described})
     return made

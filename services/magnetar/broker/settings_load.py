@@ -5,22 +5,23 @@
 - The file: lines `key=value` as in Pulsar's broker.conf, or TOML where its name ends in `.toml`;
   keys by our names or Pulsar's. An empty value means "not set", as it does in Pulsar.
 
-A key that Pulsar has and Magnetar does not serve is warned of once; one that neither knows is an
-error that names its source and what was likely meant. With flags alone there is nothing to parse
+A key that Pulsar has and Magnetar does not serve is warned of once, and so is a setting of another
+role, so that all processes of a cluster may share a file; one that nobody knows is an error that
+names its source and what was likely meant. With flags alone there is nothing to parse
 but what argparse did, so pydantic (150 ms of a start) is imported only once a file or a variable
 gives something; a test holds both ways to the same result.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from magnetar.broker.setting import Setting, SettingsError, settings_of
-from magnetar.broker.settings import BrokerSettings, StandaloneSettings
+from magnetar.broker.settings import StandaloneSettings
 
-S = TypeVar("S", bound=BrokerSettings)
+S = TypeVar("S")
 
 ENV_PREFIX: Final = "MAGNETAR_"
 PULSAR_ENV_PREFIX: Final = "PULSAR_PREFIX_"
@@ -51,6 +52,7 @@ class Source:
     values: dict[str, object] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     unsupported: list[str] = field(default_factory=list)
+    of_others: list[str] = field(default_factory=list)
 
     def give(self, name: str, value: object, origin: str) -> None:
         """Takes one value; raises SettingsError where two keys of the source contradict."""
@@ -75,14 +77,15 @@ def load(
     flags: Mapping[str, object],
     environ: Mapping[str, str],
     config: Path | None = None,
+    others: Collection[Setting] = (),
 ) -> Loaded[S]:
-    """Settings of `cls`; raises SettingsError."""
+    """Settings of `cls`; raises SettingsError. `others` are those of other roles."""
     sources = [_from_flags(flags)]
     if config is not None or any(_is_ours(key) for key in environ):
-        known = settings_of(cls)
-        sources.append(_from_environment(known, environ))
+        keys = _Keys(settings_of(cls), others)
+        sources.append(_from_environment(keys, environ))
         if config is not None:
-            sources.append(_from_file(known, config))
+            sources.append(_from_file(keys, config))
     origins: dict[str, str] = {}
     for source in sources:
         origins = source.origins | origins
@@ -91,8 +94,20 @@ def load(
 
         settings = validate(cls, [source.values for source in sources], origins)
     else:
-        settings = cls(**flags)  # type: ignore[arg-type]
-    return Loaded(settings, origins, _warnings([k for s in sources for k in s.unsupported]))
+        settings = cls(**flags)
+    return Loaded(settings, origins, _warnings(sources))
+
+
+class _Keys:
+    """What a key may mean: a setting of this role, one of another, or nothing."""
+
+    def __init__(self, known: Mapping[str, Setting], others: Collection[Setting]) -> None:
+        self.names: dict[str, str] = {name: name for name in known}
+        """Names and foreign keys, each with the setting it sets."""
+        self.variables = {setting.env: setting.name for setting in known.values()}
+        for setting in known.values():
+            self.names |= dict.fromkeys(setting.foreign_keys, setting.name)
+        self.of_others = {key for s in others for key in (s.name, s.env, *s.foreign_keys)}
 
 
 def _from_flags(flags: Mapping[str, object]) -> Source:
@@ -104,25 +119,25 @@ def _is_ours(variable: str) -> bool:
     return ours and not variable.startswith(TEST_ENV_PREFIX)
 
 
-def _from_environment(known: Mapping[str, Setting], environ: Mapping[str, str]) -> Source:
+def _from_environment(keys: _Keys, environ: Mapping[str, str]) -> Source:
     source = Source()
-    by_variable = {setting.env: setting for setting in known.values()}
     for variable in sorted(filter(_is_ours, environ)):
         value = environ[variable]
         if variable.startswith(PULSAR_ENV_PREFIX):
             key = variable.removeprefix(PULSAR_ENV_PREFIX)
-            _take(source, known, key, value, f"environment variable {variable}")
-        elif variable in by_variable:
+            _take(source, keys, key, value, f"environment variable {variable}")
+        elif variable in keys.variables:
             if value and not value.startswith(_SERVICE_URLS):
-                name = by_variable[variable].name
-                source.give(name, value, f"environment variable {variable}")
+                source.give(keys.variables[variable], value, f"environment variable {variable}")
+        elif variable in keys.of_others:
+            source.of_others.append(variable)
         elif not (re.search(_SERVICE_LINK, variable) or value.startswith(_SERVICE_URLS)):
-            near = suggestion(variable, by_variable)
+            near = suggestion(variable, keys.variables)
             raise SettingsError(f"unknown environment variable {variable}{near}")
     return source
 
 
-def _from_file(known: Mapping[str, Setting], path: Path) -> Source:
+def _from_file(keys: _Keys, path: Path) -> Source:
     try:
         text = path.read_bytes()[: FILE_BYTES_MAX + 1].decode()
     except OSError as error:
@@ -134,32 +149,28 @@ def _from_file(known: Mapping[str, Setting], path: Path) -> Source:
     source = Source()
     if path.suffix == ".toml":
         for key, value in _toml(text, path).items():
-            _take(source, known, key, value, f"{key} in {path}")
+            _take(source, keys, key, value, f"{key} in {path}")
     else:
         for key, (number, value) in _properties(text).items():
-            _take(source, known, key, value, f"{key} in {path} line {number}")
+            _take(source, keys, key, value, f"{key} in {path} line {number}")
     return source
 
 
-def _take(
-    source: Source, known: Mapping[str, Setting], key: str, value: object, origin: str
-) -> None:
+def _take(source: Source, keys: _Keys, key: str, value: object, origin: str) -> None:
     """Gives the value of `key`, ours or Pulsar's, to the setting it belongs to."""
-    if key in known:
-        name = key
-    else:
-        by_pulsar_key = {s.pulsar_key: s.name for s in known.values() if s.pulsar_key}
-        if key not in by_pulsar_key:
-            all_keys = pulsar_keys()
-            if key not in all_keys:
-                near = suggestion(key, [*known, *by_pulsar_key, *all_keys])
-                raise SettingsError(f"unknown setting: {origin}{near}")
-            if value != "":
-                source.unsupported.append(key)
-            return
-        name = by_pulsar_key[key]
+    if key in keys.names:
+        if value != "":
+            source.give(keys.names[key], value, origin)
+        return
+    if key in keys.of_others:
+        source.of_others.append(key)
+        return
+    all_keys = pulsar_keys()
+    if key not in all_keys:
+        near = suggestion(key, [*keys.names, *all_keys])
+        raise SettingsError(f"unknown setting: {origin}{near}")
     if value != "":
-        source.give(name, value, origin)
+        source.unsupported.append(key)
 
 
 def suggestion(key: str, candidates: Iterable[str]) -> str:
@@ -207,8 +218,12 @@ def pulsar_keys() -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _warnings(unsupported: list[str]) -> tuple[str, ...]:
-    if not unsupported:
-        return ()
-    keys = ", ".join(sorted(set(unsupported)))
-    return (f"keys of Pulsar's that have no effect here: {keys}",)
+def _warnings(sources: Iterable[Source]) -> tuple[str, ...]:
+    unsupported = sorted({key for source in sources for key in source.unsupported})
+    of_others = sorted({key for source in sources for key in source.of_others})
+    found: list[str] = []
+    if unsupported:
+        found.append(f"keys of Pulsar's that have no effect here: {', '.join(unsupported)}")
+    if of_others:
+        found.append(f"settings of other roles, without effect here: {', '.join(of_others)}")
+    return tuple(found)
