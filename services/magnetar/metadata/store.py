@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from magnetar.core.errors import MetadataError
+from magnetar.core.errors import MetadataError, ServerError
 
 KEY_BYTES_MAX: Final = 4096
 VALUE_BYTES_MAX: Final = 1 << 20
@@ -105,6 +105,18 @@ class StoreClosed(MetadataError):
     """The store was closed under the caller."""
 
 
+class MetadataUnavailable(MetadataError):
+    """The store did not answer in time. A write may or may not have happened: read to know.
+
+    To clients it is a passing state: they try again.
+    """
+
+    code = ServerError.SERVICE_NOT_READY
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, http_status=503)
+
+
 class Lease(Protocol):
     """Keeps the keys written under it alive while its holder renews it."""
 
@@ -112,11 +124,16 @@ class Lease(Protocol):
     def id(self) -> int: ...
 
     @property
-    def ttl_s(self) -> float: ...
+    def ttl_s(self) -> float:
+        """As granted: a store that counts in seconds rounds up what was asked."""
+
+    @property
+    def deadline(self) -> float:
+        """When it runs out unless renewed, by the holder's own monotonic clock."""
 
     @property
     def valid(self) -> bool:
-        """Whether the holder may still act on it, by its own monotonic clock."""
+        """Whether the holder may still act on it: not known to be lost, and before `deadline`."""
 
     async def keep_alive(self) -> None:
         """Renews once; raises LeaseLost where it is gone."""
