@@ -1,0 +1,200 @@
+"""The settings of a cluster's processes: what all share, then broker and autorecovery.
+
+The bookie's are in `bookie_settings`. Names of Pulsar's and BookKeeper's are taken where they mean
+the same. Classes that are mixed into others have no slots, as Python asks.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.broker.setting import SettingsError, checked, setting
+from magnetar.broker.settings import LogFormat, LogLevel
+from magnetar.broker.settings_balance import BalancedBrokerSettings
+
+CLUSTER: Final = "Cluster"
+BROKER: Final = "Broker in a cluster"
+AUTORECOVERY: Final = "Autorecovery"
+OPERATION: Final = "Operation"
+
+CLUSTER_NAME_DEFAULT: Final = "magnetar"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberSettings:
+    """What every process of a cluster has: where its metadata is, and its standing there."""
+
+    metadata_url: str = setting(
+        "etcd:http://127.0.0.1:2379",
+        "The metadata store: `etcd:` and the URLs of its members, with commas between.",
+        group=CLUSTER,
+        pulsar="metadataStoreUrl",
+        aliases=("metadataServiceUri",),
+    )
+    session_timeout_ms: int = setting(
+        5_000,
+        "How long a process that is silent keeps what it owns; then others take it "
+        "(Pulsar: 30000).",
+        group=CLUSTER,
+        unit="ms",
+        low=1_000,
+        high=600_000,
+        pulsar="metadataStoreSessionTimeoutMillis",
+        aliases=("zkTimeout",),
+    )
+    metadata_wait_s: int = setting(
+        60,
+        "How long a start waits for the metadata store before it gives up.",
+        group=CLUSTER,
+        unit="s",
+        low=0,
+        high=86_400,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings:
+    """What a process that is no broker has beside its work; a broker has its own of these."""
+
+    cluster_name: str = setting(
+        CLUSTER_NAME_DEFAULT,
+        "The cluster's name; a process of another cluster is refused.",
+        group=CLUSTER,
+        pulsar="clusterName",
+    )
+    shutdown_timeout_ms: int = setting(
+        10_000,
+        "How long a stopping process may take to finish what it was given.",
+        group=CLUSTER,
+        unit="ms",
+        low=100,
+        high=600_000,
+    )
+    log_format: LogFormat = setting(
+        "auto",
+        "How log lines look: `auto` is console on a terminal and JSON elsewhere.",
+        group=OPERATION,
+    )
+    log_level: LogLevel = setting("info", "The least important log lines shown.", group=OPERATION)
+
+    def __post_init__(self) -> None:
+        checked(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutorecoverySettings(ProcessSettings, MemberSettings):
+    """A process that only watches over ledgers."""
+
+    host: str = setting(
+        "127.0.0.1",
+        "The address that its health and metrics listen on.",
+        group=AUTORECOVERY,
+        pulsar="bindAddress",
+    )
+    http_port: int = setting(
+        8001,
+        "Port of health and metrics; 0 takes a free one.",
+        group=AUTORECOVERY,
+        low=0,
+        high=65_535,
+        pulsar="httpServerPort",
+    )
+    advertised_host: str | None = setting(
+        None,
+        "The name it is known by; by default the host listened on.",
+        group=AUTORECOVERY,
+        pulsar="advertisedAddress",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerProcessSettings(BalancedBrokerSettings, MemberSettings):
+    """A broker whose ledgers are on bookies."""
+
+    cluster_name: str = setting(
+        CLUSTER_NAME_DEFAULT,
+        "The cluster's name; a process of another cluster is refused.",
+        group=CLUSTER,
+        pulsar="clusterName",
+    )
+    host: str = setting(
+        "127.0.0.1",
+        "The address that both ports listen on (Pulsar: 0.0.0.0).",
+        group=BROKER,
+        pulsar="bindAddress",
+    )
+    port: int = setting(
+        6650,
+        "Port of the binary protocol; 0 takes a free one.",
+        group=BROKER,
+        low=0,
+        high=65_535,
+        pulsar="brokerServicePort",
+    )
+    http_port: int = setting(
+        8080,
+        "Port of the admin REST, lookups, health and metrics; 0 takes a free one.",
+        group=BROKER,
+        low=0,
+        high=65_535,
+        pulsar="webServicePort",
+    )
+    advertised_host: str | None = setting(
+        None,
+        "The host name that clients and brokers are told; by default the one listened on.",
+        group=BROKER,
+        pulsar="advertisedAddress",
+    )
+    advertised_listeners: tuple[str, ...] = setting(
+        (),
+        "Addresses by the name of a listener that clients ask for: `name:pulsar://host:port`, "
+        "commas between.",
+        group=BROKER,
+        pulsar="advertisedListeners",
+    )
+    internal_listener_name: str | None = setting(
+        None,
+        "Which of them brokers use among themselves, and clients that name none; the first.",
+        group=BROKER,
+        pulsar="internalListenerName",
+    )
+    rack: str = setting(
+        "",
+        "`/region/rack` of this broker: reads prefer bookies that are near. Empty: unknown.",
+        group=BROKER,
+    )
+    ensemble_size: int = setting(
+        2,
+        "Bookies that a new ledger is spread over.",
+        group=BROKER,
+        unit="bookies",
+        low=1,
+        high=100,
+        pulsar="managedLedgerDefaultEnsembleSize",
+    )
+    write_quorum: int = setting(
+        2,
+        "Bookies that each entry is written to.",
+        group=BROKER,
+        unit="bookies",
+        low=1,
+        high=100,
+        pulsar="managedLedgerDefaultWriteQuorum",
+    )
+    ack_quorum: int = setting(
+        2,
+        "Bookies that must have an entry on disk before its producer hears of it.",
+        group=BROKER,
+        unit="bookies",
+        low=1,
+        high=100,
+        pulsar="managedLedgerDefaultAckQuorum",
+    )
+
+    def __post_init__(self) -> None:
+        # Not super(): a class with slots is another object than the one its methods were made in.
+        BalancedBrokerSettings.__post_init__(self)
+        if not self.ack_quorum <= self.write_quorum <= self.ensemble_size:
+            raise SettingsError(
+                f"ack_quorum {self.ack_quorum}, write_quorum {self.write_quorum} and "
+                f"ensemble_size {self.ensemble_size}: each must be at most the next"
+            )

@@ -1,0 +1,162 @@
+"""A tiny HTTP server for probes and scrapes: /healthz, /readyz, /metrics and /status.
+
+For processes that have no REST of their own (bookie, autorecovery), so that they stay small. One
+request for each connection, GET and HEAD only, answered at once from callables that must not block:
+
+- /healthz   200: the process lives and its loop turns, or nobody would have answered;
+- /readyz    200, or 503 with the reason as text;
+- /metrics   Prometheus' text;
+- /status    one JSON document that says what this process is and does.
+
+Bounds: REQUEST_BYTES_MAX of a request's head, REQUEST_TIMEOUT_S for all of it to come and the
+answer to be taken, CONNECTIONS_MAX at once; what is beyond is closed.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from magnetar.observe.metrics import CONTENT_TYPE as METRICS_TYPE
+
+REQUEST_BYTES_MAX: Final = 16 << 10
+REQUEST_TIMEOUT_S: Final = 10.0
+CONNECTIONS_MAX: Final = 64
+LISTEN_BACKLOG: Final = 64
+TEXT_TYPE: Final = "text/plain; charset=utf-8"
+JSON_TYPE: Final = "application/json"
+
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a process tells of itself. None of these may block."""
+
+    not_ready: Callable[[], str]
+    """Why it should get no work now; empty where it should."""
+    metrics: Callable[[], Iterable[str]]
+    """Families as `observe.metrics` makes them."""
+    status: Callable[[], Mapping[str, object]]
+    """What /status shows."""
+
+
+class HealthServer:
+    """See the module's text. `start`, then `stop`."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+
+    async def start(self, listener: socket.socket) -> int:
+        """Answers on the bound socket; returns its port."""
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: _Connection(self._answer, self._connections),
+            sock=listener,
+            backlog=LISTEN_BACKLOG,
+        )
+        port: int = listener.getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        """Ends the server and what is connected. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+            for connection in list(self._connections):
+                connection.abort()
+
+    def _answer(self, path: str) -> tuple[int, str, bytes]:
+        """Status, content type and body."""
+        match path:
+            case "/healthz":
+                return 200, TEXT_TYPE, b"ok\n"
+            case "/readyz":
+                reason = self._health.not_ready()
+                return (503, TEXT_TYPE, f"{reason}\n".encode()) if reason else (
+                    200, TEXT_TYPE, b"ok\n",
+                )  # fmt: skip
+            case "/metrics":
+                return 200, METRICS_TYPE, "".join(self._health.metrics()).encode()
+            case "/status":
+                return 200, JSON_TYPE, msgspec.json.encode(self._health.status()) + b"\n"
+            case "/":
+                return 200, TEXT_TYPE, b"/healthz\n/readyz\n/metrics\n/status\n"
+        return 404, TEXT_TYPE, b"only /healthz, /readyz, /metrics and /status are here\n"
+
+
+class _Connection(asyncio.Protocol):
+    """One request and its answer."""
+
+    def __init__(
+        self, answer: Callable[[str], tuple[int, str, bytes]], connections: "set[_Connection]"
+    ) -> None:
+        self._answer = answer
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._head = b""
+        self._answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        self._transport = transport
+        if len(self._connections) >= CONNECTIONS_MAX:
+            transport.abort()
+            return
+        self._connections.add(self)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(REQUEST_TIMEOUT_S, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._connections.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered:
+            return
+        self._head += data
+        if b"\r\n\r\n" in self._head:
+            self._respond(*self._request())
+        elif len(self._head) > REQUEST_BYTES_MAX:
+            self._respond(False, 431, TEXT_TYPE, b"the request's head is too large\n")
+
+    def _request(self) -> tuple[bool, int, str, bytes]:
+        """Whether only the head is wanted, then the answer."""
+        parts = self._head.partition(b"\r\n")[0].decode("latin-1").split(" ")
+        if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+            return False, 400, TEXT_TYPE, b"not a request of HTTP/1\n"
+        method, target = parts[0], parts[1]
+        if method not in ("GET", "HEAD"):
+            return False, 405, TEXT_TYPE, b"GET and HEAD only\n"
+        try:
+            return method == "HEAD", *self._answer(target.partition("?")[0])
+        except Exception as error:  # noqa: BLE001 - a probe must be told, whatever is wrong
+            return False, 500, TEXT_TYPE, f"{error!r}\n".encode()
+
+    def _respond(self, head_only: bool, status: int, kind: str, body: bytes) -> None:
+        assert self._transport is not None  # noqa: S101
+        self._answered = True
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode() if head_only else head.encode() + body)
+        self._transport.close()
