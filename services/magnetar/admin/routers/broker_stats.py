@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bundles
 from magnetar.admin.answers import answer, done
 from magnetar.admin.context import service_of
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.stats.topic import topic_stats
+from magnetar.broker.ownership import bundles
 
 router = APIRouter(prefix="/admin/v2", tags=["brokers"])
 

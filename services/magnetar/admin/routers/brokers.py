@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bundles
 from magnetar.admin.answers import answer, bare, done
 from magnetar.admin.context import service_of, text_of
 from magnetar.admin.described import described, query
+from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.setting import settings_of
 from magnetar.core.errors import MagnetarError, NotFound, ServiceNotReady

@@ -7,10 +7,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bundles
 from magnetar.admin.answers import answer, bare
 from magnetar.admin.context import require_namespace, service_of, topic_of
 from magnetar.admin.described import AUTHORITATIVE, described, query
+from magnetar.broker.ownership import bundles
 
 router = APIRouter(prefix="/lookup/v2/topic", tags=["lookup"])
 

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies, bundles
+from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done
 from magnetar.admin.context import (
     existing_namespace,
@@ -20,6 +20,7 @@ from magnetar.admin.context import (
 from magnetar.admin.deletion import delete_namespace
 from magnetar.admin.described import FORCE, described, query
 from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.discovery import is_system_topic
 from magnetar.broker.topic.persistent import PersistentTopic

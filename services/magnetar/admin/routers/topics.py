@@ -7,7 +7,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies, bundles
+from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done, nothing
 from magnetar.admin.context import (
     loaded_parts,
@@ -20,6 +20,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.deletion import delete_topic
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
+from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.discovery import is_system_topic
 from magnetar.broker.topic.persistent import EPOCH_PROPERTY, PersistentTopic
