@@ -93,7 +93,7 @@ def _measure(
 def _started(server: Server) -> Row:
     seconds = server.start()
     time.sleep(SETTLE_S)
-    return {"ready_s": round(seconds, 3), "rss_mib": round(memory_mib(server.pid)[0])}
+    return {"ready_s": round(seconds, 3), "rss_mib": round(memory_mib(server)[0])}
 
 
 def table(rows: dict[str, dict[str, list[Row]]]) -> str:

@@ -55,15 +55,22 @@ class Load:
         return done.stdout
 
     def measured(self, *command: str) -> tuple[str, Row]:
-        before = cpu_seconds(self.server.pid)
+        before = cpu_seconds(self.server)
         output = self.run(*command)
-        resident, peak = memory_mib(self.server.pid)
-        row: Row = {
-            "cpu_s": round(cpu_seconds(self.server.pid) - before, 2),
-            "rss_mib": round(resident),
-            "peak_mib": round(peak),
-        }
+        resident, peak = memory_mib(self.server)
+        row: Row = {"rss_mib": round(resident), "peak_mib": round(peak)}
+        row.update(self.cpu_since(before))
         return output, row
+
+    def cpu_since(self, before: dict[str, float]) -> Row:
+        """CPU seconds of all processes, and of each kind where there are several."""
+        used = {name: now - before[name] for name, now in cpu_seconds(self.server).items()}
+        row: Row = {"cpu_s": round(sum(used.values()), 2)}
+        if len(used) > 1:
+            for kind in sorted({name.rstrip("0123456789-") for name in used}):
+                of_kind = (seconds for name, seconds in used.items() if name.startswith(kind))
+                row[f"{kind}_cpu_s"] = round(sum(of_kind), 2)
+        return row
 
     def python(self, script: str, *arguments: str) -> tuple[dict[str, float], Row]:
         url = f"pulsar://127.0.0.1:{self.server.port}"
@@ -74,7 +81,8 @@ class Load:
 
 def _per_message(row: Row, messages: float) -> Row:
     row["messages"] = int(messages)
-    row["cpu_us"] = round(float(row["cpu_s"] or 0) / max(messages, 1) * 1e6, 2)
+    for key in [key for key in row if key.endswith("cpu_s")]:
+        row[key[:-1] + "us"] = round(float(row[key] or 0) / max(messages, 1) * 1e6, 2)
     return row
 
 
@@ -144,24 +152,24 @@ def wheel(mode: str) -> Callable[[Load], Row]:
 
 def idle(load: Load) -> Row:
     """Ten seconds of nothing."""
-    before = cpu_seconds(load.server.pid)
+    before = cpu_seconds(load.server)
     time.sleep(10)
-    resident, peak = memory_mib(load.server.pid)
-    used = cpu_seconds(load.server.pid) - before
+    resident, peak = memory_mib(load.server)
+    used = float(load.cpu_since(before)["cpu_s"] or 0)
     return {"rss_mib": round(resident), "peak_mib": round(peak), "cpu_pct": round(used * 10, 2)}
 
 
 def idle_topics(load: Load) -> Row:
     """Memory and CPU of 10,000 topics, each with a producer's life and a subscription behind it."""
-    before, _ = memory_mib(load.server.pid)
-    started, cpu = time.monotonic(), cpu_seconds(load.server.pid)
+    before, _ = memory_mib(load.server)
+    started, cpu = time.monotonic(), cpu_seconds(load.server)
     load.python("topics.py", load.topic("idle"), str(IDLE_TOPICS))
-    after, _ = memory_mib(load.server.pid)
+    after, _ = memory_mib(load.server)
     return {
         "kib_per_topic": round((after - before) * 1024 / IDLE_TOPICS, 2),
         "rss_mib": round(after),
         "seconds": round(time.monotonic() - started, 1),
-        "cpu_s": round(cpu_seconds(load.server.pid) - cpu, 2),
+        **load.cpu_since(cpu),
     }
 
 

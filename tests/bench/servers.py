@@ -25,7 +25,8 @@ class Server(Protocol):
     name: str
     port: int
     http_port: int
-    pid: int
+    pids: dict[str, int]
+    """Its processes by name, such as `broker1`."""
 
     def start(self) -> float:
         """Seconds until it is ready: the namespace is there over REST, and the port accepts."""
@@ -56,7 +57,8 @@ class MagnetarServer:
 
     def __init__(self, root: Path, port: int, http_port: int) -> None:
         self.data_dir = root / "magnetar"
-        self.port, self.http_port, self.pid = port, http_port, 0
+        self.port, self.http_port = port, http_port
+        self.pids: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
@@ -72,7 +74,7 @@ class MagnetarServer:
                 stdout=log,
                 stderr=log,
             )
-        self.pid = self._process.pid
+        self.pids = {"standalone": self._process.pid}
         return wait_ready(self.http_port, started, self._process)
 
     def stop(self) -> None:
@@ -89,7 +91,8 @@ class PulsarServer:
 
     def __init__(self, kit: Path, root: Path, port: int, http_port: int) -> None:
         self.kit, self.data_dir = kit, root / "pulsar"
-        self.port, self.http_port, self.pid = port, http_port, 0
+        self.port, self.http_port = port, http_port
+        self.pids: dict[str, int] = {}
 
     def start(self) -> float:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -109,21 +112,30 @@ class PulsarServer:
         found = re.search(r"pid (\d+)", output)
         if found is None:
             raise SystemExit(f"the kit did not name the server's pid: {output}")
-        self.pid = int(found.group(1))
+        self.pids = {"standalone": int(found.group(1))}
         return time.monotonic() - started
 
     def stop(self) -> None:
         subprocess.run([str(self.kit / "stop.sh"), str(self.data_dir)], check=False)
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system CPU time of a process so far."""
+def cpu_seconds(server: Server) -> dict[str, float]:
+    """User and system CPU time of each process so far."""
+    return {name: _cpu_seconds(pid) for name, pid in server.pids.items()}
+
+
+def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
-def memory_mib(pid: int) -> tuple[float, float]:
-    """Resident memory now, and its peak."""
+def memory_mib(server: Server) -> tuple[float, float]:
+    """Resident memory of all its processes now, and the sum of their peaks."""
+    both = [_memory_mib(pid) for pid in server.pids.values()]
+    return sum(now for now, _ in both), sum(peak for _, peak in both)
+
+
+def _memory_mib(pid: int) -> tuple[float, float]:
     text = Path(f"/proc/{pid}/status").read_text()
     now, peak = (
         int(match.group(1)) / 1024
