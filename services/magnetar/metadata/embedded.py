@@ -263,6 +263,9 @@ class EmbeddedStore:
         self._check_open()
         return self._leases.grant(ttl_s)
 
+    async def revoke_lease(self, lease_id: int) -> None:
+        await self._leases.revoke_id(lease_id)
+
     def _expire(self) -> None:
         if self._failure is None and (keys := self._leases.take_due()):
             self._delete_all(keys)

@@ -102,6 +102,12 @@ class LeaseTable:
         if not lease.lost:
             await self._on_end(self._take(lease))
 
+    async def revoke_id(self, lease_id: int) -> None:
+        """As its holder's `revoke`."""
+        self._on_call()
+        if (lease := self._leases.get(lease_id)) is not None:
+            await self.revoke(lease)
+
     def take_due(self) -> list[str]:
         """The keys of the leases that expired since the last call: the store deletes them."""
         now = self.clock.monotonic()

@@ -86,6 +86,10 @@ class MemoryStore:
         await self._turn()
         return self._leases.grant(ttl_s)
 
+    async def revoke_lease(self, lease_id: int) -> None:
+        await self._turn()
+        await self._leases.revoke_id(lease_id)
+
     def watch(self, prefix: str, *, from_revision: int | None = None) -> Watch:
         self._check_open()
         return self._hub.watch(prefix, from_revision)

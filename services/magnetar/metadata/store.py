@@ -189,6 +189,12 @@ class MetadataStore(Protocol):
 
     async def grant_lease(self, ttl_s: float) -> Lease: ...
 
+    async def revoke_lease(self, lease_id: int) -> None:
+        """Ends the lease of somebody who is known to be gone, and deletes its keys.
+
+        Its holder hears of it at its next renewal or write. One that is lost is no error.
+        """
+
     def watch(self, prefix: str, *, from_revision: int | None = None) -> Watch:
         """Changes to keys that start with `prefix`, in order, each once, from a revision on.
 

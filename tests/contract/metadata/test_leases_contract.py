@@ -139,3 +139,16 @@ async def test_leases_end_one_by_one(form) -> None:
 async def test_a_lease_lasts_a_positive_time(store: MetadataStore, ttl_s: float) -> None:
     with pytest.raises(InvalidOperation):
         await store.grant_lease(ttl_s)
+
+
+async def test_somebody_elses_lease_is_revoked_by_its_id(store: MetadataStore) -> None:
+    lease, other = await store.grant_lease(TTL_S), await store.grant_lease(TTL_S)
+    await store.put("/a", b"", lease_id=lease.id)
+    await store.put("/b", b"", lease_id=other.id)
+    await store.revoke_lease(lease.id)
+    assert [record.key for record in await store.list("/")] == ["/b"]
+    with pytest.raises(LeaseLost):
+        await store.put("/a", b"", lease_id=lease.id)
+    with pytest.raises(LeaseLost):
+        await lease.keep_alive()
+    await store.revoke_lease(lease.id)  # it is gone: no error
