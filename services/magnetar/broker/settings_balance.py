@@ -61,8 +61,8 @@ class BalancedBrokerSettings(BrokerSettings):
         high=10_080,
     )
     shedding_rounds: int = setting(
-        3,
-        "Rounds in a row for which a broker must be too busy before anything moves.",
+        5,
+        "Rounds in a row for which a broker must be too busy before anything moves (Pulsar: 3).",
         group="Load balance",
         unit="rounds",
         low=1,
@@ -156,8 +156,9 @@ class BalancedBrokerSettings(BrokerSettings):
         pulsar="loadBalancerAutoBundleSplitEnabled",
     )
     auto_split_unload: bool = setting(
-        True,
-        "Whether the parts of a bundle that was split are given up, to be placed anew.",
+        False,
+        "Whether the parts of a bundle that was split are given up at once, to be placed anew; "
+        "otherwise they move when that pays (Pulsar: true).",
         group="Bundles",
         pulsar="loadBalancerAutoUnloadSplitBundlesEnabled",
     )

@@ -1,0 +1,289 @@
+"""What to do about the brokers' loads: a pure function of reports, time and what was done before.
+
+A broker begins to be relieved when it was above the mean of all by `high` points, or overloaded, in
+each of `rounds` rounds in a row, and is relieved until its mean over so many rounds is within `low`
+points: between the two thresholds nothing begins and nothing stops. After a move both brokers are
+watched anew for as many rounds before either is judged again, so that no move is decided on a load
+from before the last one.
+
+What moves is the busiest bundle that leaves the target less busy than its source would be: a move
+never makes the next hot spot. It goes to the least busy broker that is neither overloaded nor
+draining nor new, and no broker takes more than TARGET_MOVES_MAX in a round. A bundle that moved,
+for whatever reason, rests for the grace time, and does not go back to where it came from for the
+return time. All moves together are bounded by the round and by the hour.
+
+A bundle's part of its broker's load is its part of the messages and bytes. Times are milliseconds;
+one that lies in the future (a clock was set back) counts as now.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.broker.balance.model import BundleLoad, Decision, LoadReport, Move, Nothing, Split
+from magnetar.broker.balance.splitting import SplitSettings, Splitting
+
+TARGET_MOVES_MAX: Final = 2
+"""Bundles that one broker takes in a round: a new one is filled gently."""
+BUNDLE_LOAD_MIN: Final = 0.01
+"""Of a core: moving less than this is not worth a reconnect of its clients."""
+HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerSettings:
+    """See `settings_balance.py`; loads are fractions of a core."""
+
+    shedding: bool = True
+    rounds: int = 5
+    high: float = 0.15
+    low: float = 0.05
+    overloaded: float = 0.85
+    grace_ms: int = 30 * 60_000
+    return_ms: int = 120 * 60_000
+    moves_per_round_max: int = 5
+    moves_per_hour_max: int = 60
+    split: SplitSettings = field(default_factory=SplitSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class PastMove:
+    """A bundle changed its owner. `planned` ones count against the budget."""
+
+    at_ms: int
+    bundle: str
+    source: str
+    target: str
+    planned: bool = True
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of a broker from round to round."""
+
+    loads: deque[float]
+    excesses: deque[float]
+    relieving: bool = False
+
+    @property
+    def load(self) -> float:
+        """The mean over the rounds watched."""
+        return sum(self.loads) / len(self.loads)
+
+    @property
+    def full(self) -> bool:
+        return len(self.loads) == self.loads.maxlen
+
+    def restart(self) -> None:
+        self.loads.clear()
+        self.excesses.clear()
+
+
+class Planner:
+    """See the module's text. One per leadership: a new leader watches for some rounds first."""
+
+    def __init__(self, settings: PlannerSettings, history: Iterable[PastMove] = ()) -> None:
+        self._settings = settings
+        self._moves = list(history)
+        self._brokers: dict[str, _Watched] = {}
+        self._owners: dict[str, str] = {}
+        self._splitting = Splitting(settings.split)
+
+    @property
+    def loads(self) -> dict[str, float]:
+        """Each broker's load as it is judged: the mean over the rounds it was watched."""
+        return {name: round(each.load, 4) for name, each in self._brokers.items() if each.loads}
+
+    def plan(
+        self,
+        reports: Iterable[LoadReport],
+        living: Collection[str],
+        now_ms: int,
+        bundle_counts: Mapping[str, int] | None = None,
+        busy: Collection[str] = (),
+    ) -> list[Decision]:
+        """One round. `living` brokers that drain are left out by the caller or by their report.
+
+        `bundle_counts` has how many bundles the namespaces of hot bundles have; `busy` are bundles
+        that an order is still under way for.
+        """
+        able = {r.broker_id: r for r in reports if r.broker_id in living and not r.draining}
+        self._watch(able, now_ms)
+        decisions: list[Decision] = list(
+            self._splitting.plan(able.values(), bundle_counts or {}, busy)
+        )
+        untouched = set(busy) | {each.bundle for each in decisions if isinstance(each, Split)}
+        if not self._settings.shedding:
+            decisions.append(Nothing("Moving bundles is switched off"))
+        else:
+            decisions += self._shed(able, now_ms, untouched)
+        return decisions
+
+    def hot_namespaces(self, reports: Iterable[LoadReport]) -> set[str]:
+        """Whose bundle counts `plan` needs to know."""
+        return self._splitting.hot_namespaces(reports)
+
+    # -- watching
+
+    def _watch(self, able: Mapping[str, LoadReport], now_ms: int) -> None:
+        settings = self._settings
+        keep_ms = max(settings.grace_ms, settings.return_ms, HOUR_MS)
+        self._moves = [move for move in self._moves if now_ms - move.at_ms < keep_ms]
+        for name in [name for name in self._brokers if name not in able]:
+            del self._brokers[name]
+        mean = sum(report.cpu for report in able.values()) / len(able) if able else 0.0
+        for name, report in able.items():
+            watched = self._brokers.get(name)
+            if watched is None:
+                rounds = settings.rounds
+                watched = _Watched(deque(maxlen=rounds), deque(maxlen=rounds))
+                self._brokers[name] = watched
+            watched.loads.append(report.cpu)
+            watched.excesses.append(report.cpu - mean)
+        self._note_outside_moves(able, now_ms)
+
+    def _note_outside_moves(self, able: Mapping[str, LoadReport], now_ms: int) -> None:
+        """A bundle that somebody else moved rests like one that the planner moved."""
+        latest = sorted(able.values(), key=lambda report: report.updated_ms)
+        owners = {load.bundle: report.broker_id for report in latest for load in report.bundles}
+        for bundle, owner in owners.items():
+            before = self._owners.get(bundle, owner)
+            if before != owner and not self._moved_to(bundle, owner):
+                self._moves.append(PastMove(now_ms, bundle, before, owner, planned=False))
+        self._owners |= owners
+        if len(self._owners) > 2 * len(owners) + 1_000:
+            self._owners = owners
+
+    def _moved_to(self, bundle: str, owner: str) -> bool:
+        last = next((move for move in reversed(self._moves) if move.bundle == bundle), None)
+        return last is not None and last.target == owner
+
+    # -- moving
+
+    def _shed(
+        self, able: Mapping[str, LoadReport], now_ms: int, untouched: set[str]
+    ) -> list[Decision]:
+        settings = self._settings
+        if len(able) < 2:
+            return [Nothing("There is no other broker to move bundles to")]
+        loads = {name: each.load for name, each in self._brokers.items() if each.full}
+        sources = sorted(
+            (name for name in loads if self._is_too_busy(name)), key=lambda name: -loads[name]
+        )
+        if not sources:
+            spread: dict[str, float] = {"brokers": len(able), "watched": len(loads)}
+            if loads:
+                spread |= {"load_max": max(loads.values()), "load_min": min(loads.values())}
+            return [Nothing("No broker is too busy for long enough", _rounded(spread))]
+        hour = sum(move.planned and now_ms - move.at_ms < HOUR_MS for move in self._moves)
+        budget = min(settings.moves_per_round_max, settings.moves_per_hour_max - hour)
+        if budget <= 0:
+            most = settings.moves_per_hour_max
+            return [Nothing(f"The hour's budget of {most} moves is spent", {"moves": hour})]
+        moves: list[Decision] = []
+        taken: dict[str, int] = {}
+        for source in sources:
+            moves += self._relieve(
+                able, source, loads, taken, untouched, budget - len(moves), now_ms
+            )
+        if not moves:
+            numbers = {name: loads[name] for name in sources}
+            return [Nothing("No bundle of the busy brokers fits anywhere else", _rounded(numbers))]
+        for move in moves:
+            assert isinstance(move, Move)  # noqa: S101 - `_relieve` makes nothing else
+            self._moves.append(PastMove(now_ms, move.bundle, move.source, move.target))
+            self._brokers[move.source].restart()
+            self._brokers[move.target].restart()
+        return moves
+
+    def _is_too_busy(self, name: str) -> bool:
+        settings, watched = self._settings, self._brokers[name]
+        if min(watched.excesses) >= settings.high or min(watched.loads) >= settings.overloaded:
+            watched.relieving = True
+        elif sum(watched.excesses) / len(watched.excesses) < settings.low:
+            watched.relieving = False
+        return watched.relieving
+
+    def _relieve(
+        self,
+        able: Mapping[str, LoadReport],
+        source: str,
+        loads: dict[str, float],
+        taken: dict[str, int],
+        untouched: set[str],
+        budget: int,
+        now_ms: int,
+    ) -> list[Decision]:
+        """Moves away from one broker; `loads` and `taken` are brought up to date."""
+        report, moves = able[source], list[Decision]()
+        mean = sum(loads.values()) / len(loads)
+        whole, load = report.cost, loads[source]
+        bundles = [
+            (bundle, load * bundle.cost / whole)
+            for bundle in report.bundles
+            if whole and bundle.bundle not in untouched and not self._rests(bundle.bundle, now_ms)
+        ]
+        bundles.sort(key=lambda each: -each[1])
+        for bundle, part in bundles:
+            if len(moves) >= budget or loads[source] - mean < self._settings.low:
+                break
+            if part < BUNDLE_LOAD_MIN:
+                break
+            target = self._target(able, bundle, part, source, loads, taken, now_ms)
+            if target is None:
+                continue
+            numbers = {
+                "source_load": loads[source],
+                "target_load": loads[target],
+                "bundle_load": part,
+                "mean_load": mean,
+            }
+            why = (
+                f"{source} had {loads[source]:.0%} of a core to do, {target} {loads[target]:.0%}, "
+                f"the mean was {mean:.0%}; the bundle takes {part:.0%}"
+            )
+            moves.append(Move(bundle.bundle, source, target, why, _rounded(numbers)))
+            loads[source] -= part
+            loads[target] += part
+            taken[target] = taken.get(target, 0) + 1
+            untouched.add(bundle.bundle)
+        return moves
+
+    def _target(
+        self,
+        able: Mapping[str, LoadReport],
+        bundle: BundleLoad,
+        part: float,
+        source: str,
+        loads: Mapping[str, float],
+        taken: Mapping[str, int],
+        now_ms: int,
+    ) -> str | None:
+        """The least busy broker that may take the bundle, and is the better place for it."""
+        overloaded = self._settings.overloaded
+        fit = [
+            name
+            for name, load in loads.items()
+            if name != source
+            and taken.get(name, 0) < TARGET_MOVES_MAX
+            and load + part < min(loads[source] - part, overloaded)
+            and able[name].memory < overloaded
+            and not self._came_from(bundle.bundle, name, now_ms)
+        ]
+        return min(fit, key=lambda name: (loads[name], name), default=None)
+
+    def _rests(self, bundle: str, now_ms: int) -> bool:
+        grace_ms = self._settings.grace_ms
+        return any(move.bundle == bundle and now_ms - move.at_ms < grace_ms for move in self._moves)
+
+    def _came_from(self, bundle: str, broker: str, now_ms: int) -> bool:
+        return_ms = self._settings.return_ms
+        return any(
+            move.bundle == bundle and move.source == broker and now_ms - move.at_ms < return_ms
+            for move in self._moves
+        )
+
+
+def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in numbers.items()}
