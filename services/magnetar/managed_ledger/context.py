@@ -6,13 +6,15 @@ is no timer.
 """
 
 import asyncio
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
+from magnetar.managed_ledger.guarded import Guard, unguarded
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
 
@@ -71,3 +73,7 @@ class Context:
     cache: EntryCache
     tasks: TaskSet
     timer: PersistTimer
+    guard: Guard = unguarded
+    """What every write of a record carries; see `guarded`."""
+    rng: random.Random = field(default_factory=random.Random)
+    """For the spread of repetitions."""

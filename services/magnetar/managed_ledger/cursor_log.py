@@ -35,8 +35,9 @@ from magnetar.managed_ledger.cursor_codec_v1 import (
     encode_snapshot,
 )
 from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
+from magnetar.managed_ledger.guarded import create_guarded, write_guarded
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, encode
-from magnetar.metadata.store import BadRevision, Operation, Put
+from magnetar.metadata.store import BadRevision, Put
 
 SMALL_BATCHES_MAX: Final = 16
 """Up to this many remains, and without holes, a state is written whole each time."""
@@ -69,6 +70,7 @@ class CursorLog:
         "_context",
         "_deltas_bytes",
         "_lock",
+        "_name",
         "_record_lock",
         "_revision",
         "_snapshot_bytes",
@@ -82,6 +84,7 @@ class CursorLog:
     ) -> None:
         self.record = record
         self._context = context
+        self._name = name
         self.key = cursor_key(name, cursor)
         self._revision = revision
         self._writer: LedgerWriter | None = None
@@ -188,21 +191,24 @@ class CursorLog:
     async def _create(self) -> LedgerWriter:
         """A new ledger, which the record names from then on."""
         async with self.recording():
-            try:
-                writer = await self._context.ledgers.create(
-                    {"magnetar.cursor": self.key}, with_ledger=self._announce
-                )
-            except BadRevision as error:
-                raise self._fenced(error) from error
-            self._revision = writer.revision
-            self.record = self._announced(writer.ledger_id)
-            return writer
+            while True:
+                try:
+                    created = await create_guarded(
+                        self._context, self._name, {"magnetar.cursor": self.key}, self._announce
+                    )
+                except BadRevision as error:
+                    raise self._fenced(error) from error
+                self._revision = created.revision
+                self.record = self._announced(created.ledger_id)
+                if created.writer is not None:
+                    return created.writer
+                # One without a writer stays announced as to be deleted, and that is what it is.
 
     def _announced(self, ledger_id: int) -> CursorRecord:
         return msgspec.structs.replace(self.record, deleting=(*self.record.deleting, ledger_id))
 
-    def _announce(self, ledger_id: int) -> list[Operation]:
-        return [Put(self.key, encode(self._announced(ledger_id)), self._revision)]
+    def _announce(self, ledger_id: int) -> Put:
+        return Put(self.key, encode(self._announced(ledger_id)), self._revision)
 
     async def delete_retired(self) -> None:
         """Deletes ledgers that belong to nobody; the next write of the record leaves them out."""
@@ -242,9 +248,8 @@ class CursorLog:
         async with self.recording():
             record = msgspec.structs.replace(self.record, **changes)
             try:
-                self._revision = await self._context.store.put(
-                    self.key, encode(record), expected=self._revision
-                )
+                put = Put(self.key, encode(record), self._revision)
+                self._revision = await write_guarded(self._context, self._name, [put])
             except BadRevision as error:
                 raise self._fenced(error) from error
             self.record = record

@@ -5,9 +5,11 @@ other. `close` closes what is open, CLOSED_AT_ONCE_MAX at a time, then stops the
 """
 
 import asyncio
+import contextlib
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar.core.clock import Clock
@@ -18,6 +20,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
 from magnetar.managed_ledger.context import Context, PersistTimer
 from magnetar.managed_ledger.errors import ManagedLedgerClosed
+from magnetar.managed_ledger.guarded import Guard, unguarded
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.opening import delete_managed_ledger, open_managed_ledger
 from magnetar.managed_ledger.record import (
@@ -28,10 +31,11 @@ from magnetar.managed_ledger.record import (
     cursors_prefix,
     decode_cursor,
     decode_managed_ledger,
+    encode,
     managed_ledger_key,
 )
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 
 CLOSED_AT_ONCE_MAX: Final = 64
 
@@ -67,6 +71,9 @@ class ManagedLedgerFactory:
         ledgers: LedgerClient,
         clock: Clock,
         settings: ManagedLedgerSettings | None = None,
+        *,
+        guard: Guard = unguarded,
+        rng: random.Random | None = None,
     ) -> None:
         settings = settings or ManagedLedgerSettings()
         self.cache = EntryCache(settings.cache_bytes_max)
@@ -74,11 +81,23 @@ class ManagedLedgerFactory:
         self._tasks = TaskSet("managed_ledger")
         self._timer = PersistTimer()
         self._context = Context(
-            store, ledgers, clock, settings, self.cache, self._tasks, self._timer
+            store,
+            ledgers,
+            clock,
+            settings,
+            self.cache,
+            self._tasks,
+            self._timer,
+            guard,
+            rng or random.Random(),
         )
         self._open: dict[str, ManagedLedger] = {}
         self._locks: dict[str, _NameLock] = {}
         self._closed = False
+
+    def guard_with(self, guard: Guard) -> None:
+        """Has every write from now on carry what `guard` says; before anything is opened."""
+        self._context = replace(self._context, guard=guard)
 
     @property
     def opened(self) -> dict[str, ManagedLedger]:
@@ -110,6 +129,16 @@ class ManagedLedgerFactory:
     def _forget(self, managed_ledger: ManagedLedger) -> None:
         if self._open.get(managed_ledger.name) is managed_ledger:
             del self._open[managed_ledger.name]
+
+    async def declare(self, name: str) -> None:
+        """Records it where it does not exist, without opening it: its owner will.
+
+        Takes no guard: an empty record, made only where there is none, gets in nobody's way.
+        """
+        now_ms = self._context.clock.now_ms()
+        record = ManagedLedgerRecord(created_ms=now_ms, modified_ms=now_ms)
+        with contextlib.suppress(BadRevision):
+            await self._store.put(managed_ledger_key(name), encode(record), expected=ABSENT)
 
     async def exists(self, name: str) -> bool:
         """Whether it can be opened without creating it."""

@@ -7,10 +7,14 @@ them. Otherwise the next write would meet the revision of the last and take itse
 
 A ledger leaves the record before its bytes go: its id moves to `deleting`, and is dropped from
 there by the first write after the deletion, so whatever a crash interrupts is taken up again.
+
+Every write carries the claim of the topic's owner, and is repeated where its outcome is unknown:
+see `guarded`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -20,6 +24,7 @@ from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
+from magnetar.managed_ledger.guarded import create_guarded, write_guarded
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.record import (
     LedgerItem,
@@ -91,25 +96,33 @@ class LedgerList:
 
     async def _create_ledger(self) -> LedgerWriter:
         async with self.locked():
-            created_ms = self._context.clock.now_ms()
-            planned = self._record
+            while True:
+                created_ms = self._context.clock.now_ms()
+                planned: dict[int, ManagedLedgerRecord] = {}
 
-            def with_ledger(ledger_id: int) -> list[Operation]:
-                nonlocal planned
-                self._index.check_new(ledger_id)
-                new = LedgerItem(ledger_id, created_ms)
-                planned = self._changed(ledgers=(*_items(self._index.infos), new))
-                return [self._put(planned)]
+                def with_ledger(
+                    ledger_id: int,
+                    created_ms: int = created_ms,
+                    planned: dict[int, ManagedLedgerRecord] = planned,
+                ) -> Put:
+                    self._index.check_new(ledger_id)
+                    new = LedgerItem(ledger_id, created_ms)
+                    planned[ledger_id] = self._changed(ledgers=(*_items(self._index.infos), new))
+                    return self._put(planned[ledger_id])
 
-            try:
-                writer = await self._context.ledgers.create(
-                    {"magnetar.managed-ledger": self.name}, with_ledger=with_ledger
-                )
-            except BadRevision as error:
-                raise self._fenced(error) from error
-            self._written(planned, writer.revision)
-            self._index.add(LedgerInfo(writer.ledger_id, created_ms))
-            return writer
+                with self._fencing():
+                    created = await create_guarded(
+                        self._context,
+                        self.name,
+                        {"magnetar.managed-ledger": self.name},
+                        with_ledger,
+                    )
+                self._written(planned[created.ledger_id], created.revision)
+                if created.writer is not None:
+                    self._index.add(LedgerInfo(created.ledger_id, created_ms))
+                    return created.writer
+                # It stands in the record, empty for good: the next one takes its place.
+                self._unlisted = (*self._unlisted, created.ledger_id)
 
     async def remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
         """Takes the ledgers that `choose` names, a head of the list, out of record and index."""
@@ -170,10 +183,8 @@ class LedgerList:
 
     async def create_cursor(self, put: Put) -> int:
         """Writes a new cursor's record; its revision. Needs `locked`."""
-        try:
-            return await self._context.store.put(put.key, put.value, expected=put.expected)
-        except BadRevision as error:
-            raise self._fenced(error) from error
+        with self._fencing():
+            return await write_guarded(self._context, self.name, [put])
 
     async def delete_cursor(self, cursor_log: CursorLog) -> None:
         """Deletes a cursor's record; its ledgers become this record's to delete."""
@@ -183,10 +194,10 @@ class LedgerList:
             record = self._changed(deleting=(*self._record.deleting, *ledger_ids))
             if ledger_ids:
                 operations.append(self._put(record))
-            try:
-                revision = await self._context.store.transact(operations)
-            except BadRevision as error:
-                raise self._fenced(error) from error
+            # The record's own write first: by it a repetition is told from another's write.
+            operations.reverse()
+            with self._fencing():
+                revision = await write_guarded(self._context, self.name, operations)
             if ledger_ids:
                 self._written(record, revision)
 
@@ -224,22 +235,30 @@ class LedgerList:
         return Put(managed_ledger_key(self.name), encode(record), self._revision)
 
     async def _write(self, record: ManagedLedgerRecord) -> None:
-        put = self._put(record)
-        try:
-            revision = await self._context.store.put(put.key, put.value, expected=put.expected)
-        except BadRevision as error:
-            raise self._fenced(error) from error
+        with self._fencing():
+            revision = await write_guarded(self._context, self.name, [self._put(record)])
         self._written(record, revision)
 
     def _written(self, record: ManagedLedgerRecord, revision: int) -> None:
         self._record, self._revision = record, revision
         self._unlisted = tuple(i for i in self._unlisted if i not in record.deleting)
 
-    def _fenced(self, error: BadRevision) -> ManagedLedgerFenced:
-        fenced = ManagedLedgerFenced(f"{self.name} has another owner: {error}")
+    @contextmanager
+    def _fencing(self) -> Iterator[None]:
+        """What shows another owner is raised as ManagedLedgerFenced, and told."""
+        try:
+            yield
+        except BadRevision as error:
+            fenced = ManagedLedgerFenced(f"{self.name} has another owner: {error}")
+            self._tell(fenced)
+            raise fenced from error
+        except ManagedLedgerFenced as error:
+            self._tell(error)
+            raise
+
+    def _tell(self, error: ManagedLedgerFenced) -> None:
         if self._on_fenced is not None:
-            self._on_fenced(fenced)
-        return fenced
+            self._on_fenced(error)
 
 
 def _items(infos: Iterable[LedgerInfo]) -> tuple[LedgerItem, ...]:

@@ -11,6 +11,7 @@ Deleting marks the record first; whoever finds the mark finishes the deletion.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -22,6 +23,7 @@ from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import CursorCorrupt
+from magnetar.managed_ledger.guarded import write_guarded
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -35,7 +37,7 @@ from magnetar.managed_ledger.record import (
     encode,
     managed_ledger_key,
 )
-from magnetar.metadata.store import ABSENT, BadRevision, Record
+from magnetar.metadata.store import ABSENT, BadRevision, Delete, Put, Record
 
 CURSORS_LOADED_AT_ONCE_MAX: Final = 32
 ATTEMPTS_MAX: Final = 8
@@ -81,7 +83,7 @@ async def _record(name: str, context: Context, *, create: bool) -> tuple[Managed
         now_ms = context.clock.now_ms()
         record = ManagedLedgerRecord(created_ms=now_ms, modified_ms=now_ms)
         try:
-            return record, await context.store.put(key, encode(record), expected=ABSENT)
+            return record, await write_guarded(context, name, [Put(key, encode(record), ABSENT)])
         except BadRevision:
             continue  # someone else created it meanwhile
     raise MetadataError(f"{key} changed {ATTEMPTS_MAX} times while it was opened")
@@ -162,7 +164,7 @@ async def delete_managed_ledger(name: str, context: Context) -> None:
         if not record.deleted:
             marked = msgspec.structs.replace(record, deleted=True)
             try:
-                revision = await context.store.put(key, encode(marked), expected=revision)
+                revision = await write_guarded(context, name, [Put(key, encode(marked), revision)])
             except BadRevision:
                 continue  # its owner wrote: what it wrote is to be deleted too
         await _finish_deletion(name, record, revision, context)
@@ -173,16 +175,22 @@ async def delete_managed_ledger(name: str, context: Context) -> None:
 async def _finish_deletion(
     name: str, record: ManagedLedgerRecord, revision: int, context: Context
 ) -> None:
-    for stored in await context.store.list(cursors_prefix(name)):
-        cursor = decode_cursor(stored.key, stored.value)
-        for ledger_id in (cursor.ledger_id, *cursor.deleting):
-            if ledger_id != NO_LEDGER:
-                await context.ledgers.delete(ledger_id)
-        await context.store.delete(stored.key)
+    for _ in range(ATTEMPTS_MAX):
+        cursors = await context.store.list(cursors_prefix(name))
+        if not cursors:
+            break
+        for stored in cursors:
+            cursor = decode_cursor(stored.key, stored.value)
+            for ledger_id in (cursor.ledger_id, *cursor.deleting):
+                if ledger_id != NO_LEDGER:
+                    await context.ledgers.delete(ledger_id)
+            # By its revision: one that was just rolled has another ledger, which is to go too.
+            with suppress(BadRevision):
+                await write_guarded(context, name, [Delete(stored.key, stored.revision)])
     for ledger_id in (*(item.ledger_id for item in record.ledgers), *record.deleting):
         await context.ledgers.delete(ledger_id)
     try:
-        await context.store.delete(managed_ledger_key(name), expected=revision)
+        await write_guarded(context, name, [Delete(managed_ledger_key(name), revision)])
     except BadRevision as error:
         if error.actual != ABSENT:
             raise
