@@ -1,7 +1,8 @@
 """What every bookie promises (`bookie.api`), run over the one in memory and the one on disk.
 
 The one on disk runs four ways: as it is; with each add flushed to entry logs before it is read;
-reopened before each read; and reopened after a crash, so that reads see a replayed journal.
+reopened before each read; and reopened after a crash, so that reads see a replayed journal. Over
+TCP it runs as it is, with the connection cut and with the server started anew before each read.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ from magnetar.bookie.api import (
 )
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.memory import MemoryBookie
+from magnetar.bookie.net.client import RemoteBookie
+from magnetar.bookie.net.server import BookieServer
 from magnetar.bookie.settings import BookieSettings
 
 SETTINGS = BookieSettings(
@@ -39,13 +42,33 @@ class Subject:
     def __init__(self, kind: str, data_dir: Path) -> None:
         self.kind = kind
         self._data_dir = data_dir
+        self._local: LocalBookie | None = None
+        self._server: BookieServer | None = None
         self.bookie: Bookie
 
     async def open(self) -> None:
         if self.kind == "memory":
             self.bookie = MemoryBookie("b1")
-        else:
-            self.bookie = await LocalBookie.open(self._data_dir, "b1", settings=SETTINGS)
+            return
+        local = await LocalBookie.open(self._data_dir, "b1", settings=SETTINGS)
+        self.bookie = local
+        if self.kind.startswith("tcp"):
+            self._local = local
+            await self._serve(0)
+            assert self._server is not None
+            self.bookie = RemoteBookie(local.identity, "127.0.0.1", self._server.port)
+
+    async def _serve(self, port: int) -> None:
+        assert self._local is not None
+        self._server = BookieServer(self._local, pressure=self._local)
+        await self._server.start(host="127.0.0.1", port=port)
+
+    async def close(self) -> None:
+        await self.bookie.close()
+        if self._server is not None:
+            await self._server.stop()
+        if self._local is not None:
+            await self._local.close()
 
     async def settle(self) -> Bookie:
         """Brings what was written to where this kind of subject reads it from."""
@@ -59,15 +82,34 @@ class Subject:
             elif self.kind == "crashed":
                 await bookie.abort()
                 await self.open()
+        elif self.kind == "tcp-cut":
+            assert self._server is not None
+            for connection in self._server.connections:
+                connection.abort()
+            await asyncio.wait_for(self._lost(), 10)
+        elif self.kind == "tcp-restarted":
+            assert self._server is not None
+            port = self._server.port
+            await self._server.stop()
+            await asyncio.wait_for(self._lost(), 10)
+            await self._serve(port)
         return self.bookie
 
+    async def _lost(self) -> None:
+        assert isinstance(self.bookie, RemoteBookie)
+        while self.bookie.connected:  # noqa: ASYNC110  # the end of a connection is no event here
+            await asyncio.sleep(0)
 
-@pytest.fixture(params=["memory", "local", "flushed", "reopened", "crashed"])
+
+KINDS = "memory local flushed reopened crashed tcp tcp-cut tcp-restarted"
+
+
+@pytest.fixture(params=KINDS.split())
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
     subject = Subject(request.param, tmp_path / "data")
     await subject.open()
     yield subject
-    await subject.bookie.close()
+    await subject.close()
 
 
 async def add(

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +40,7 @@ from magnetar.bookie.journal_files import FULL_ERRNOS, JournalWriter
 from magnetar.bookie.ledgers import LedgerState
 from magnetar.bookie.opening import OpenIndex, Parts, open_parts
 from magnetar.bookie.os_files import OsFiles
+from magnetar.bookie.packed import PackedEntries, ascending
 from magnetar.bookie.pools import run_on
 from magnetar.bookie.proofs import prove
 from magnetar.bookie.reads import Halves, Reader
@@ -186,7 +186,7 @@ class LocalBookie:
     ) -> None:
         """See `Bookie.add_entries`. The sequences must not be changed until it is answered."""
         if type(entry_ids) is not range or entry_ids.step != 1:
-            entry_ids = _ascending(entry_ids)
+            entry_ids = ascending(entry_ids)
         count = len(entries)
         if not count or count != len(entry_ids) or entry_ids[0] < 0:
             raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 on")
@@ -202,7 +202,16 @@ class LocalBookie:
                 error = NoSuchLedger(f"ledger {ledger_id} was deleted")
             elif not recovery:
                 error = LedgerFenced(f"ledger {ledger_id} is fenced")
-        body, size, crc = codec.body_of(entries) if error is None else ((), 0, 0)
+        lengths = b""
+        body: Sequence[bytes] = ()
+        size = crc = 0
+        if error is None:
+            if type(entries) is PackedEntries:
+                body, size = entries.body, entries.body_bytes
+                crc, lengths = entries.crc, entries.lengths
+            else:
+                body, size, crc = codec.body_of(entries)
+                lengths = codec.pack_lengths(entries)
         if size > GROUP_BYTES_MAX or count > ENTRIES_PER_GROUP_MAX:
             state.pending -= 1
             raise ValueError(f"a group of {count} entries and {size} bytes is too large")
@@ -211,7 +220,6 @@ class LocalBookie:
             # Holds on to no entries: a refusal waits its turn like everything else.
             self._journal.refuse(self._added, (state, (), (), NOTHING, -1, on_added), error)
             return
-        lengths = codec.pack_lengths(entries)
         segment = Segment(count, crc, size, lengths)
         self._journal.append(
             codec.KIND_ADD,
@@ -412,16 +420,3 @@ class LocalBookie:
     def _flush_failed(self, error: BaseException) -> None:
         if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
             self._guard.full(str(error))
-
-
-def _ascending(entry_ids: Sequence[int]) -> "range | tuple[int, ...]":
-    """The ids as a range if they are one; raises ValueError unless they ascend."""
-    ids = tuple(entry_ids)
-    if not ids:
-        return range(0)
-    span = range(ids[0], ids[0] + len(ids))
-    if ids == tuple(span):
-        return span
-    if any(after <= before for before, after in pairwise(ids)):
-        raise ValueError("entry ids must ascend")
-    return ids

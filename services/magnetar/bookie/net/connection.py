@@ -1,0 +1,387 @@
+"""One client's connection at a bookie: frames in, calls of the bookie, answers out.
+
+Adds are numbered by the client from 1 on, without holes, and answered in that order: what a turn of
+the loop made durable leaves as one ADDED frame. Nothing is made per add but its completion. Other
+requests run as tasks (`requests`). All that gathers in a turn of the loop leaves in one call.
+
+A request that fences is begun before the frames behind it are looked at, so that an add behind it
+finds the fence. A peer that does not read its answers is not read from. A frame that is none closes
+this connection, with a CLOSING frame that says why.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from magnetar.bookie.api import BookieError
+from magnetar.bookie.net import messages_v1 as messages
+from magnetar.bookie.net import protocol_v1 as protocol
+from magnetar.bookie.net.protocol_v1 import Add, Frame, FrameDecoder, FrameError
+from magnetar.bookie.net.requests import Requests
+from magnetar.core.log import get_logger
+
+if TYPE_CHECKING:
+    from magnetar.bookie.net.server import BookieServer
+
+log = get_logger("magnetar.bookie.connection")
+
+WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
+WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
+CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class BookieConnection(asyncio.BufferedProtocol):
+    """See the module's text."""
+
+    __slots__ = (
+        "_add_due",
+        "_add_next",
+        "_adding_count",
+        "_decoder",
+        "_draining",
+        "_early",
+        "_flush_scheduled",
+        "_heard_at",
+        "_held",
+        "_hello_done",
+        "_loop",
+        "_out",
+        "_paused",
+        "_requests",
+        "_server",
+        "_transport",
+        "_unread_since",
+        "closed",
+        "peer",
+    )
+
+    def __init__(self, server: "BookieServer") -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self.peer = ""
+        self._hello_done = False
+        self._heard_at = self._loop.time()
+        self._unread_since = -1.0
+        self.closed = False
+        """Nothing is read or answered any more."""
+        self._draining = False
+        self._held = False
+        """No frame is taken: the bookie is full, or a fence must begin first."""
+        self._add_next = 1
+        self._add_due = 1
+        """The number of the add that is answered next; those from it to `_add_next` are pending."""
+        self._adding_count = 0
+        """Adds before `_add_due` that are durable and not in an ADDED frame yet."""
+        self._early: dict[int, BookieError | None] = {}
+        self._out: list[bytes] = []
+        self._flush_scheduled = False
+        self._requests = Requests(self, server)
+        self._paused = False
+
+    # -- asyncio's side --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not registered as asyncio.Transport, but are it in all they do.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
+        self.peer = str(transport.get_extra_info("peername"))
+        if not self._server.opened(self):
+            self._end(messages.CODE_UNAVAILABLE, "the bookie takes no more connections")
+        elif self._server.held:
+            self._loop.call_soon(self.hold)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's name
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = self._loop.time()
+        self._decoder.received(nbytes)
+        if not self._held:
+            self._take()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.closed = True
+        self._requests.clear()
+        self._out.clear()
+        self._server.lost(self)
+
+    def pause_writing(self) -> None:
+        self._unread_since = self._loop.time()
+        self._read_or_rest()
+
+    def resume_writing(self) -> None:
+        self._unread_since = -1.0
+        self._read_or_rest()
+        self._requests.begin()
+
+    # -- frames in -------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """Takes the frames that are whole, until something has to be waited for."""
+        decoder = self._decoder
+        added = False
+        try:
+            while not (self.closed or self._draining):
+                frame = decoder.take()
+                if frame is None:
+                    break
+                if type(frame) is Add and self._hello_done:
+                    self._add(frame)
+                    added = True
+                elif type(frame) is Frame:
+                    self._request(frame)
+                    if frame.flags & protocol.FLAG_FENCE:
+                        # Its task takes its first step before the frames behind it are taken.
+                        self._pause_for_fence()
+                        break
+                else:
+                    raise FrameError("an answer, or a request before the hello")
+        except FrameError as error:
+            log.warning("a peer sent no frame", peer=self.peer, error=str(error))
+            self._end(messages.CODE_BOOKIE_ERROR, f"the connection is closed: {error}")
+        if added:
+            self._server.added()
+
+    def _pause_for_fence(self) -> None:
+        self.hold()
+        self._loop.call_soon(self.go_on)
+
+    def hold(self) -> None:
+        """Takes no more frames until `go_on`."""
+        self._held = True
+        self._read_or_rest()
+
+    def go_on(self) -> None:
+        """Takes frames again, unless the bookie is full."""
+        if not self._held or self._server.held or self.closed:
+            return
+        self._held = False
+        self._take()
+        self._read_or_rest()
+
+    def _read_or_rest(self) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        rest = self._held or self._draining or self._unread_since >= 0
+        if rest != self._paused:
+            self._paused = rest
+            if rest:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    # -- adds ------------------------------------------------------------------------------
+
+    def _add(self, add: Add) -> None:
+        number = self._add_next
+        if add.id != number:
+            raise FrameError(f"add number {add.id} where {number} is due")
+        self._add_next = number + 1
+        refusal = self._server.add_refusal
+        if refusal is not None:
+            self._added(number, refusal)
+            return
+        try:
+            self._server.bookie.add_entries(
+                add.ledger_id,
+                add.entry_ids,
+                add.entries,
+                last_add_confirmed=add.last_add_confirmed,
+                on_added=partial(self._added, number),
+                recovery=bool(add.flags & protocol.FLAG_RECOVERY),
+            )
+        except ValueError as error:
+            self._added(number, BookieError(f"an add that no bookie takes: {error}"))
+
+    def _added(self, number: int, error: BookieError | None) -> None:
+        """An add is done: it is answered once all before it are."""
+        if number != self._add_due:
+            self._early[number] = error
+            return
+        self._answer_add(error)
+        while self._early and self._add_due in self._early:
+            self._answer_add(self._early.pop(self._add_due))
+
+    def _answer_add(self, error: BookieError | None) -> None:
+        if error is None:
+            self._adding_count += 1
+            self._add_due += 1
+        else:
+            self._answer_added()
+            failure = messages.encode_failure(messages.failure_of(error))
+            number = self._add_due
+            self._add_due += 1
+            self._out.append(
+                protocol.encode_frame(protocol.ADD_FAILED, self.flags, number, failure)
+            )
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _answer_added(self) -> None:
+        count = self._adding_count
+        if count:
+            self._adding_count = 0
+            self._out.append(protocol.encode_added(self.flags, self._add_due - count, count))
+
+    @property
+    def flags(self) -> int:
+        """What every answer says of the bookie."""
+        return 0 if self._server.writable else protocol.FLAG_READ_ONLY
+
+    @property
+    def unread(self) -> bool:
+        """Whether the peer is behind with reading its answers."""
+        return self._unread_since >= 0
+
+    # -- other requests --------------------------------------------------------------------
+
+    def _request(self, frame: Frame) -> None:
+        kind = frame.kind
+        if not self._hello_done:
+            if kind != protocol.HELLO:
+                raise FrameError(f"a frame of kind {kind} before the hello")
+            self._hello(messages.decode_hello(frame.payload))
+        elif kind == protocol.PING:
+            self.answer(protocol.PONG, frame.id)
+        elif kind == protocol.INFO:
+            self.answer(protocol.STATE, frame.id, messages.encode_state(self._server.state()))
+        elif kind == protocol.HELLO or kind & protocol.ANSWER:
+            raise FrameError(f"a frame of kind {kind}, which is no request here")
+        else:
+            self._requests.add(frame)
+
+    def _hello(self, hello: messages.Hello) -> None:
+        server = self._server
+        identity = server.bookie.identity
+        version = messages.version_for(hello)
+        if hello.bookie != identity:
+            self._end(
+                messages.CODE_OTHER_BOOKIE,
+                f"another incarnation answers here: {identity.bookie_id} {identity.incarnation}, "
+                f"not {hello.bookie.bookie_id} {hello.bookie.incarnation}",
+            )
+        elif hello.cluster and server.cluster and hello.cluster != server.cluster:
+            self._end(
+                messages.CODE_OTHER_BOOKIE,
+                f"here is cluster {server.cluster}, not {hello.cluster}",
+            )
+        elif version is None:
+            self._end(
+                messages.CODE_VERSION,
+                f"versions {hello.version_min} to {hello.version_max} are not spoken here, but "
+                f"{protocol.VERSION_MIN} to {protocol.VERSION_MAX}",
+            )
+        else:
+            self._hello_done = True
+            welcome = messages.Welcome(
+                identity,
+                protocol.BODY_BYTES_MAX,
+                server.cluster,
+                version,
+                hello.features & messages.FEATURES,
+            )
+            self.answer(protocol.WELCOME, 0, messages.encode_welcome(welcome))
+
+    # -- answers out -----------------------------------------------------------------------
+
+    def answer(self, kind: int, id_: int, payload: bytes = b"") -> None:
+        self._answer_added()
+        self._out.append(protocol.encode_frame(kind, self.flags, id_, payload))
+        self._schedule_flush()
+
+    def answer_parts(self, parts: Sequence[bytes]) -> None:
+        """Answers with a whole frame in parts."""
+        self._answer_added()
+        self._out += parts
+        self._schedule_flush()
+
+    def fail(self, id_: int, error: BookieError) -> None:
+        self.answer(protocol.FAILED, id_, messages.encode_failure(messages.failure_of(error)))
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self._write_out()
+        if self._draining:
+            self.close_if_drained()
+
+    def _write_out(self) -> None:
+        self._answer_added()
+        out, transport = self._out, self._transport
+        if not out or transport is None or self.closed:
+            return
+        self._out = []
+        if len(out) == 1:
+            transport.write(out[0])
+        else:
+            transport.writelines(out)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Closes what has been silent, or not reading, for too long."""
+        settings = self._server.settings
+        silent_s = now - self._heard_at
+        if self._unread_since >= 0:
+            if now - self._unread_since > settings.unread_timeout_s:
+                log.warning("a peer does not read its answers", peer=self.peer)
+                self.abort()
+        elif self._held:
+            self._heard_at = now  # nobody listened
+        elif not self._hello_done and silent_s > settings.hello_timeout_s:
+            self._end(messages.CODE_BOOKIE_ERROR, "no hello in time")
+        elif silent_s > settings.idle_timeout_s:
+            self._end(messages.CODE_BOOKIE_ERROR, "nothing was heard for too long")
+
+    def drain(self, reason: str) -> None:
+        """Reads no more, answers what was read, then closes."""
+        if self.closed or self._draining:
+            return
+        self._draining = True
+        self._read_or_rest()
+        failure = messages.Failure(messages.CODE_UNAVAILABLE, reason)
+        self.answer(protocol.CLOSING, 0, messages.encode_failure(failure))
+        self.close_if_drained()
+
+    def close_if_drained(self) -> None:
+        if not self._draining or self.closed:
+            return
+        if self._add_due == self._add_next and not self._requests.pending:
+            self._close()
+
+    def _end(self, code: int, message: str) -> None:
+        """Says why, and closes without waiting for what is pending."""
+        if self.closed:
+            return
+        failure = messages.encode_failure(messages.Failure(code, message))
+        self.answer(protocol.CLOSING, 0, failure)
+        self._close()
+
+    def _close(self) -> None:
+        """Sends what is queued, then closes; after CLOSE_TIMEOUT_S the rest is dropped."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._write_out()
+        self.closed = True
+        self._requests.clear()
+        transport.close()
+        self._loop.call_later(CLOSE_TIMEOUT_S, transport.abort)
+
+    def abort(self) -> None:
+        """Closes at once."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()

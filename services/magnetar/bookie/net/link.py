@@ -1,0 +1,396 @@
+"""One connection to a bookie, from its hello to its end, and everything that waits for it.
+
+Adds are numbered and pipelined: an add is a head, the group's body by reference, and one tuple in a
+queue. The bookie answers them in that order, many with one frame; any other order is a breach of
+the protocol. What is sent in one turn of the loop leaves in one call. Until the bookie's welcome
+came and was checked, nothing is sent but the hello.
+
+One timer per connection watches over everything. It counts ticks of TICK_S while something waits,
+and what has waited for too many of them is late: adds fail from the oldest on, requests each by
+itself. Where nothing at all was heard since the oldest was sent, the connection is given up. An
+idle connection is pinged, so that its end is noticed and `writable` is fresh.
+
+When the connection ends, all that waits fails with BookieUnavailable, adds in their order. Whatever
+was asked may have happened.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from magnetar.bookie.api import BookieError, BookieUnavailable, OnAdded
+from magnetar.bookie.net import messages_v1 as messages
+from magnetar.bookie.net import protocol_v1 as protocol
+from magnetar.bookie.net.protocol_v1 import (
+    Added,
+    AnyFrame,
+    Entries,
+    Frame,
+    FrameDecoder,
+    FrameError,
+)
+from magnetar.bookie.packed import PackedEntries, forget
+from magnetar.core.log import get_logger
+
+if TYPE_CHECKING:
+    from magnetar.bookie.net.client import RemoteBookie
+
+log = get_logger("magnetar.bookie.link")
+
+TICK_S: Final = 0.25
+WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
+REQUESTS_PENDING_MAX: Final = 4096
+
+_Answer = Frame | Entries
+_Pending = tuple[OnAdded, int, int, "BookieError | None"]
+
+
+class Link(asyncio.BufferedProtocol):
+    """See the module's text. Made by RemoteBookie, which opens the transport."""
+
+    __slots__ = (
+        "_add_due",
+        "_add_next",
+        "_add_oldest",
+        "_adds",
+        "_decoder",
+        "_drained",
+        "_flush_scheduled",
+        "_heard_tick",
+        "_loop",
+        "_loop_gathers",
+        "_out",
+        "_owner",
+        "_request_next",
+        "_requests",
+        "_settled",
+        "_tick",
+        "_ticking",
+        "_timer",
+        "_transport",
+        "closing_text",
+        "error",
+        "opened",
+        "pending_bytes",
+    )
+
+    def __init__(self, owner: "RemoteBookie") -> None:
+        self._owner = owner
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._loop_gathers = False
+        self.error: BookieUnavailable | None = None
+        """Why the connection ended, once it has."""
+        self.opened = False
+        """Whether the bookie welcomed us."""
+        self.closing_text = ""
+        self.pending_bytes = 0
+        self._adds: deque[_Pending] = deque()
+        self._add_next = 1
+        self._add_due = 1
+        """The add that the bookie has to answer next."""
+        self._add_oldest = 1
+        """The add that stands first in the queue; those before it were answered or given up."""
+        self._requests: dict[int, tuple[asyncio.Future[_Answer], int]] = {}
+        self._request_next = 1
+        self._out: list[bytes] = []
+        self._flush_scheduled = False
+        self._tick = 0
+        self._ticking = False
+        self._heard_tick = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._settled = asyncio.Event()
+        self._drained: asyncio.Future[None] | None = None
+
+    # -- what the owner asks ---------------------------------------------------------------
+
+    @property
+    def pending(self) -> int:
+        """Adds and requests that are not answered."""
+        return len(self._adds) + len(self._requests)
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        group: PackedEntries,
+        last_add_confirmed: int,
+        on_added: OnAdded,
+        *,
+        recovery: bool,
+    ) -> None:
+        number = self._add_next
+        self._add_next = number + 1
+        head = protocol.encode_add(
+            number, ledger_id, last_add_confirmed, entry_ids, group, recovery=recovery
+        )
+        self.pending_bytes += group.body_bytes
+        self._adds.append((on_added, group.body_bytes, self._tick, None))
+        self._out.append(head)
+        self._out += group.body
+        if not self._flush_scheduled:
+            self._schedule_flush()
+
+    def refuse(self, on_added: OnAdded, error: BookieError) -> None:
+        """Fails an add that is not sent, after those before it."""
+        if self._adds:
+            self._adds.append((on_added, 0, self._tick, error))
+        else:
+            self._loop.call_soon(on_added, error)
+
+    async def request(self, kind: int, flags: int, payload: bytes) -> _Answer:
+        """Asks, and returns the answer; raises BookieError."""
+        if self.error is not None:
+            raise self.error
+        if len(self._requests) >= REQUESTS_PENDING_MAX:
+            raise BookieUnavailable(
+                f"{self._owner} has {REQUESTS_PENDING_MAX} requests to answer already"
+            )
+        id_ = self._request_next
+        self._request_next = id_ + 1
+        answered: asyncio.Future[_Answer] = self._loop.create_future()
+        self._requests[id_] = (answered, self._tick)
+        self._out.append(protocol.encode_frame(kind, flags, id_, payload))
+        if not self._flush_scheduled:
+            self._schedule_flush()
+        return await answered
+
+    async def settled(self) -> None:
+        """Returns when the bookie has welcomed us, or the connection is no more."""
+        await self._settled.wait()
+
+    async def drained(self) -> None:
+        """Returns when no add is pending; all are answered or late within their deadline."""
+        if not self._adds:
+            return
+        if self._drained is None:
+            self._drained = self._loop.create_future()
+        await asyncio.shield(self._drained)
+
+    def close(self, error: BookieUnavailable) -> None:
+        """Ends the connection: all that waits fails with `error`."""
+        if self.error is not None:
+            return
+        self.error = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        self._out.clear()
+        self._settled.set()
+        self._owner.lost(self)
+        for answered, _ in self._requests.values():
+            if not answered.done():
+                answered.set_exception(error)
+        self._requests.clear()
+        adds = self._adds
+        while adds:
+            on_added, size, _, refusal = adds.popleft()
+            self.pending_bytes -= size
+            _complete(on_added, refusal or error)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wakes who waits until no add is pending."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    # -- asyncio's side --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not registered as asyncio.Transport, but are it in all they do.
+        self._transport = cast("asyncio.Transport", transport)
+        self._loop_gathers = type(transport).__module__.startswith("uvloop")
+        if self.error is not None:
+            transport.close()
+            return
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES)
+        hello = messages.encode_hello(self._owner.hello)
+        self._transport.write(protocol.encode_frame(protocol.HELLO, 0, 0, hello))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's name
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_tick = self._tick
+        decoder = self._decoder
+        decoder.received(nbytes)
+        try:
+            while self.error is None and (frame := decoder.take()) is not None:
+                self._take(frame)
+        except FrameError as error:
+            self.close(self._owner.unavailable(f"it broke the protocol: {error}"))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        text = self.closing_text or (str(exc) if exc else "")
+        self.close(self._owner.unavailable(f"the connection ended{': ' if text else ''}{text}"))
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def _take(self, frame: AnyFrame) -> None:
+        if type(frame) is Added:
+            if not self.opened:
+                raise FrameError("an answer before the welcome")
+            self._owner.writable = not frame.flags & protocol.FLAG_READ_ONLY
+            self._added(frame.first, frame.count, None)
+            return
+        if not isinstance(frame, Frame | Entries):
+            raise FrameError("a request from a bookie")
+        self._owner.writable = not frame.flags & protocol.FLAG_READ_ONLY
+        if isinstance(frame, Frame):
+            kind = frame.kind
+            if kind == protocol.CLOSING:
+                failure = messages.decode_failure(frame.payload)
+                self.closing_text = failure.message
+                return
+            if not self.opened:
+                if kind != protocol.WELCOME:
+                    raise FrameError(f"a frame of kind {kind} instead of a welcome")
+                self._welcomed(messages.decode_welcome(frame.payload))
+                return
+            if kind == protocol.ADD_FAILED:
+                failure = messages.decode_failure(frame.payload)
+                self._added(frame.id, 1, messages.error_of(failure))
+                return
+        elif not self.opened:
+            raise FrameError("an answer before the welcome")
+        waiting = self._requests.pop(frame.id, None)
+        if waiting is None:
+            if not 0 <= frame.id < self._request_next:
+                raise FrameError(f"an answer to request {frame.id}, which was never made")
+            return  # it was late, or it is a pong
+        if not waiting[0].done():
+            waiting[0].set_result(frame)
+
+    def _welcomed(self, welcome: messages.Welcome) -> None:
+        wrong = self._owner.stranger(welcome)
+        if wrong:
+            self.close(self._owner.unavailable(wrong))
+            return
+        self.opened = True
+        self._owner.opened()
+        self._settled.set()
+        self._flush()
+
+    def _added(self, first: int, count: int, error: BookieError | None) -> None:
+        """The bookie answered `count` adds from number `first` on."""
+        end = first + count
+        if first != self._add_due or not first < end <= self._add_next:
+            raise FrameError(
+                f"an answer to adds {first} to {end - 1} where {self._add_due} was due and "
+                f"{self._add_next - 1} was the last"
+            )
+        self._add_due = end
+        adds = self._adds
+        while self._add_oldest < end and adds:
+            on_added, size, _, refusal = adds.popleft()
+            self.pending_bytes -= size
+            if refusal is None:
+                self._add_oldest += 1
+                refusal = error
+            try:
+                on_added(refusal)
+            except Exception:
+                log.exception("a completion failed")
+        while adds and adds[0][3] is not None:
+            on_added, _, _, refusal = adds.popleft()
+            _complete(on_added, refusal)
+        if self._drained is not None and not adds:
+            self._wake()
+
+    # -- the socket ------------------------------------------------------------------------
+
+    def _schedule_flush(self) -> None:
+        self._flush_scheduled = True
+        self._loop.call_soon(self._flush)
+        if not self._ticking:
+            self._watch()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        forget()
+        out, transport = self._out, self._transport
+        if not self.opened or transport is None or self.error is not None or not out:
+            return
+        self._out = []
+        if len(out) == 1:
+            transport.write(out[0])
+        else:
+            transport.writelines(out)
+
+    # -- the timer -------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Counts ticks from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ticking = True
+        self._timer = self._loop.call_later(TICK_S, self._ticked)
+
+    def _ticked(self) -> None:
+        if self.error is not None:
+            return
+        self._tick += 1
+        if not self.pending:
+            self._ticking = False
+            self._timer = self._loop.call_later(self._owner.settings.ping_idle_s, self._idle)
+            return
+        self._timer = self._loop.call_later(TICK_S, self._ticked)
+        if self.opened:
+            self._look()
+
+    def _idle(self) -> None:
+        """Nothing was asked for long: is anybody there?"""
+        self._watch()
+        id_ = self._request_next
+        self._request_next = id_ + 1
+        answered: asyncio.Future[_Answer] = self._loop.create_future()
+        answered.add_done_callback(_ignore)
+        self._requests[id_] = (answered, self._tick)
+        self._out.append(protocol.encode_frame(protocol.PING, 0, id_))
+        self._flush()
+
+    def _look(self) -> None:
+        """Fails what is late."""
+        settings = self._owner.settings
+        oldest = self._tick - int(settings.timeout_s / TICK_S) - 1
+        late_adds = self._adds and self._adds[0][2] <= oldest
+        late = [id_ for id_, (_, tick) in self._requests.items() if tick <= oldest]
+        if not late_adds and not late:
+            return
+        text = f"no answer within {settings.timeout_s:g} s"
+        if self._heard_tick <= oldest:
+            self.close(self._owner.unavailable(text))
+            return
+        error = self._owner.unavailable(text)
+        for id_ in late:
+            answered, _ = self._requests.pop(id_)
+            if not answered.done():
+                answered.set_exception(error)
+        adds = self._adds
+        while adds and adds[0][2] <= oldest:
+            on_added, size, _, refusal = adds.popleft()
+            self.pending_bytes -= size
+            if refusal is None:
+                self._add_oldest += 1
+            _complete(on_added, refusal or error)
+        if not adds:
+            self._wake()
+
+
+def _complete(on_added: OnAdded, error: BookieError | None) -> None:
+    try:
+        on_added(error)
+    except Exception:
+        log.exception("a completion failed")
+
+
+def _ignore(answered: "asyncio.Future[_Answer]") -> None:
+    """A ping's failure is the connection's, which everybody learns of."""
+    if not answered.cancelled():
+        answered.exception()
