@@ -1,0 +1,116 @@
+"""What the clients saw: every message sent, every receipt, every delivery, every ack's receipt.
+
+The rules that can be held to at once are: receipts come in the order of sends, and to what was
+sent; a delivered message is one that was sent, byte for byte; positions of a subscription's
+consumer grow until it is redelivered; what was acked with a receipt before a consumer subscribed is
+not delivered to it. The rest is asked at the end, by `checker.py`.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+Position = tuple[int, int]
+
+VIOLATIONS_MAX: Final = 20
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message."""
+
+    payload: bytes
+    sends: int = 0
+    receipt: Position | None = None
+    receipted_at: float = -1.0
+
+
+@dataclass(slots=True)
+class SubscriptionHistory:
+    """What one subscription's consumers got."""
+
+    name: str
+    delivered: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+    """How often each message (producer, sequence) came."""
+    acked: dict[Position, float] = field(default_factory=dict)
+    """When the receipt of an ack came."""
+
+
+@dataclass(slots=True)
+class TopicHistory:
+    """What happened on one topic."""
+
+    name: str
+    sent: dict[tuple[str, int], Sent] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionHistory] = field(default_factory=dict)
+
+    def subscription(self, name: str) -> SubscriptionHistory:
+        return self.subscriptions.setdefault(name, SubscriptionHistory(name))
+
+    def add(self, producer: str, sequence: int, payload: bytes) -> None:
+        self.sent[producer, sequence] = Sent(payload)
+
+    @property
+    def unreceipted(self) -> int:
+        return sum(sent.receipt is None for sent in self.sent.values())
+
+
+class History:
+    """See the module's text."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.topics: dict[str, TopicHistory] = {}
+        self.violations: list[str] = []
+        self.receipts = 0
+        self.deliveries = 0
+        self.receipted_at: list[float] = []
+
+    def topic(self, name: str) -> TopicHistory:
+        return self.topics.setdefault(name, TopicHistory(name))
+
+    def violated(self, text: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.violations.append(f"{self.now():.4f} {text}")
+
+    def receipted(
+        self, topic: TopicHistory, producer: str, sequences: range, position: Position
+    ) -> None:
+        self.receipts += len(sequences)
+        self.receipted_at.append(self.now())
+        before = topic.sent.get((producer, sequences[0] - 1))
+        if before is not None and before.receipt is None:
+            self.violated(f"{topic.name}: {producer}:{sequences[0]} receipted before the former")
+        elif before is not None and before.receipt is not None and before.receipt >= position:
+            self.violated(
+                f"{topic.name}: {producer}:{sequences[0]} got id {position}, not above the "
+                f"former's {before.receipt}"
+            )
+        for sequence in sequences:
+            sent = topic.sent[producer, sequence]
+            sent.receipt, sent.receipted_at = position, self.now()
+
+    def delivered(
+        self,
+        topic: TopicHistory,
+        subscription: SubscriptionHistory,
+        key: tuple[str, int],
+        payload: bytes,
+        position: Position,
+        subscribed_at: float,
+    ) -> None:
+        self.deliveries += 1
+        sent = topic.sent.get(key)
+        if sent is None:
+            self.violated(f"{topic.name}: {key} at {position} was never sent")
+            return
+        if sent.payload != payload:
+            self.violated(f"{topic.name}: {key} at {position} is not what was sent")
+        subscription.delivered[key] += 1
+        acked_at = subscription.acked.get(position)
+        if acked_at is not None and acked_at < subscribed_at:
+            self.violated(
+                f"{topic.name}/{subscription.name}: {position} came again at a consumer of "
+                f"{subscribed_at:.3f}, its ack was receipted at {acked_at:.3f}"
+            )

@@ -1,0 +1,321 @@
+"""The metadata store in the simulation: a MemoryStore on a host of its own, and clients of it.
+
+A client's calls travel over the simulated network, so they are delayed, cut off and lost. What was
+lost on the way back was done all the same: the caller gets MetadataUnavailable and cannot know. A
+request that met a cut may still arrive, seconds after its caller gave up. Leases are kept by the
+store's clock; whether one is `valid` is decided by the client's own, from before it asked.
+
+Watches poll from the revision that they have got to, so that an answer lost costs nothing; a store
+that compacts tells them Compacted, as one that fell behind.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Self, TypeVar
+
+from tests.sim.clocks import SimClock
+from tests.sim.loop import PROCESS, Process, SimLoop
+from tests.sim.network import Network
+
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.metadata.leases import LocalLease
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import (
+    Compacted,
+    InvalidOperation,
+    LeaseLost,
+    MetadataUnavailable,
+    Operation,
+    Record,
+    StoreClosed,
+    WatchEvent,
+)
+
+REQUEST_TIMEOUT_S: Final = 2.0
+POLL_S: Final = 5.0
+POLL_RETRY_S: Final = 0.1
+LATE_CHANCE: Final = 0.3
+LATE_S: Final = (0.3, 4.0)
+HOST: Final = "metadata"
+
+T = TypeVar("T")
+Work = Callable[[MemoryStore], Awaitable[Any]]
+
+
+class MetadataServer:
+    """The store's own process. Its state outlives restarts: it was synced."""
+
+    def __init__(self, loop: SimLoop, network: Network) -> None:
+        self.loop, self.network = loop, network
+        self.process = Process(loop, HOST, HOST)
+        self.store = MemoryStore(SimClock(loop))
+        self.down = False
+        self.lost_answer_chance = 0.0
+        self.answers_lost = 0
+        self.calls = 0
+        self.on_call: Callable[[str, str], None] | None = None
+
+    # -- faults ----------------------------------------------------------------------------
+
+    def go_down(self) -> None:
+        """Answers nobody, and lets no lease end, until `come_up`."""
+        self.down = True
+        self.process.pause()
+
+    def come_up(self) -> None:
+        """As a new leader does: every lease has its whole time again."""
+        self.down = False
+        now = self.store._leases.clock.monotonic()
+        for lease in self.store._leases._leases.values():
+            lease.deadline = max(lease.deadline, now + lease.ttl_s)
+        self.process.resume()
+
+    def compact(self) -> None:
+        """Forgets all events so far."""
+        hub = self.store._hub
+        hub._kept.clear()
+        hub._kept_bytes = 0
+        hub._gone = self.store._revision
+
+    # -- requests --------------------------------------------------------------------------
+
+    def request(self, source: Process, work: Work, reply: Callable[..., None]) -> None:
+        """A request is here."""
+        if self.down:
+            return
+        self.calls += 1
+        self.process.start(self._serve(source, work, reply), "serve")
+
+    async def _serve(self, source: Process, work: Work, reply: Callable[..., None]) -> None:
+        result, error = None, None
+        try:
+            result = await work(self.store)
+        except (MagnetarError, ValueError) as failed:
+            error = failed
+        if self.loop.rng.random() < self.lost_answer_chance:
+            self.answers_lost += 1
+            return
+        if self.network.passes(HOST, source.host):
+            when = self.loop.now + self.network.latency(HOST, source.host)
+            self.loop.at(when, source.post, reply, result, error)
+
+    async def poll(self, prefix: str, first: int) -> tuple[list[WatchEvent], int]:
+        """Events from a revision on, once there are some, and the revision to go on from."""
+        watch = self.store.watch(prefix, from_revision=first)
+        try:
+            events = []
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    events.append(await anext(watch))
+            events += watch._queue  # type: ignore[attr-defined]  # a LocalWatch
+            return events, self.store._revision + 1
+        finally:
+            watch.close()
+
+
+class SimLease:
+    """See `store.Lease`."""
+
+    def __init__(self, client: "MetadataClient", id_: int, ttl_s: float, deadline: float) -> None:
+        self._client = client
+        self.id, self.ttl_s, self.deadline = id_, ttl_s, deadline
+        self._lost = False
+
+    @property
+    def valid(self) -> bool:
+        return not self._lost and self._client.clock.monotonic() < self.deadline
+
+    async def keep_alive(self) -> None:
+        asked = self._client.clock.monotonic()
+
+        async def renew(store: MemoryStore) -> None:
+            await _lease_of(store, self.id).keep_alive()
+
+        try:
+            await self._client.call(renew)
+        except LeaseLost:
+            self._lost = True
+            raise
+        self.deadline = asked + self.ttl_s
+
+    async def revoke(self) -> None:
+        async def revoke(store: MemoryStore) -> None:
+            with suppress(LeaseLost):
+                await _lease_of(store, self.id).revoke()
+
+        self._lost = True
+        await self._client.call(revoke)
+
+
+def _lease_of(store: MemoryStore, lease_id: int) -> LocalLease:
+    store._check_open()
+    store._leases.require(lease_id)
+    return store._leases._leases[lease_id]
+
+
+class SimWatch:
+    """See `store.Watch`."""
+
+    def __init__(self, client: "MetadataClient", prefix: str, first: int | None) -> None:
+        self._client = client
+        self._prefix = prefix
+        self._first = first
+        self._events: deque[WatchEvent] = deque()
+        self._end: BaseException | None = None
+        self._answer: asyncio.Future[Any] | None = None
+        self._start: asyncio.Future[int] | None = None
+        if first is None:
+            # Asked for now, and before whatever the caller writes next.
+            self._start = client.send(lambda store: store.revision())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        while not self._events:
+            if self._end is not None:
+                raise self._end
+            await self._poll()
+        return self._events.popleft()
+
+    async def _poll(self) -> None:
+        client = self._client
+        try:
+            if self._first is None:
+                self._answer, self._start = self._start, None
+                if self._answer is None:
+                    raise Compacted("where the watch was to start is not known")
+                self._first = await client.answer(self._answer, REQUEST_TIMEOUT_S) + 1
+                return
+            first = self._first
+            self._answer = client.send(lambda _: client.server.poll(self._prefix, first))
+            found = await client.answer(self._answer, POLL_S + REQUEST_TIMEOUT_S)
+            if found is None:
+                return
+            events, self._first = found
+            self._events.extend(events)
+        except MetadataUnavailable:
+            if self._first is not None:
+                await asyncio.sleep(POLL_RETRY_S)
+        except (Compacted, StoreClosed, InvalidOperation) as error:
+            self._end = self._end or error
+
+    def close(self) -> None:
+        self._events.clear()
+        self.end(StopAsyncIteration())
+
+    def end(self, reason: BaseException) -> None:
+        if self._end is None:
+            self._end = reason
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(None)
+
+
+class MetadataClient:
+    """See `store.MetadataStore`. One for each process."""
+
+    def __init__(self, server: MetadataServer, clock: Clock) -> None:
+        self.server, self.clock = server, clock
+        self._process = PROCESS.get()
+        self._arrived = 0.0
+        self._closed = False
+        self._watches: list[SimWatch] = []
+
+    # -- how calls travel ------------------------------------------------------------------
+
+    def send(self, work: Work) -> "asyncio.Future[Any]":
+        """Sends a request; requests of one client arrive in order where nothing is cut."""
+        loop, network = self.server.loop, self.server.network
+        future: asyncio.Future[Any] = loop.create_future()
+        departs = max(loop.now, self._process.busy_until)
+        arrives = departs + network.latency(self._process.host, HOST)
+        self._arrived = arrives = max(arrives, self._arrived + 1e-7)
+        loop.at(arrives, self._arrive, work, future, 0)
+        return future
+
+    def _arrive(self, work: Work, future: "asyncio.Future[Any]", tries: int) -> None:
+        loop = self.server.loop
+        if not tries and not self._process.alive:
+            return
+        if not self.server.network.passes(self._process.host, HOST):
+            if tries < 3 and loop.rng.random() < LATE_CHANCE:
+                loop.at(loop.now + loop.rng.uniform(*LATE_S), self._arrive, work, future, tries + 1)
+            return
+
+        def reply(result: object, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.server.request(self._process, work, reply)
+
+    async def answer(self, future: "asyncio.Future[T]", timeout_s: float) -> T:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise MetadataUnavailable("the metadata store did not answer in time") from None
+
+    async def call(self, work: Callable[[MemoryStore], Awaitable[T]]) -> T:
+        self._check_open()
+        result: T = await self.answer(self.send(work), REQUEST_TIMEOUT_S)
+        self._check_open()
+        return result
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the metadata store is closed")
+
+    # -- MetadataStore ---------------------------------------------------------------------
+
+    async def get(self, key: str) -> Record | None:
+        return await self.call(lambda store: store.get(key))
+
+    async def list(self, prefix: str) -> list[Record]:
+        return await self.call(lambda store: store.list(prefix))
+
+    async def children(self, prefix: str) -> Sequence[str]:
+        return await self.call(lambda store: store.children(prefix))
+
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
+    ) -> int:
+        value = bytes(value)
+        return await self.call(
+            lambda store: store.put(key, value, expected=expected, lease_id=lease_id)
+        )
+
+    async def delete(self, key: str, *, expected: int | None = None) -> bool:
+        return await self.call(lambda store: store.delete(key, expected=expected))
+
+    async def transact(self, operations: Sequence[Operation]) -> int:
+        operations = tuple(operations)
+        return await self.call(lambda store: store.transact(operations))
+
+    async def revision(self) -> int:
+        return await self.call(lambda store: store.revision())
+
+    async def grant_lease(self, ttl_s: float) -> SimLease:
+        asked = self.clock.monotonic()
+        lease = await self.call(lambda store: store.grant_lease(ttl_s))
+        return SimLease(self, lease.id, ttl_s, asked + ttl_s)
+
+    def watch(self, prefix: str, *, from_revision: int | None = None) -> SimWatch:
+        self._check_open()
+        if from_revision is not None and from_revision < 1:
+            raise InvalidOperation(f"no revision is {from_revision}")
+        watch = SimWatch(self, prefix, from_revision)
+        self._watches.append(watch)
+        return watch
+
+    async def close(self) -> None:
+        self._closed = True
+        for watch in self._watches:
+            watch.end(StoreClosed("the metadata store is closed"))
+        self._watches.clear()

@@ -1,0 +1,111 @@
+"""Nodes: what has a name, a host, a disk, and one life after another.
+
+A node's `main` is started anew in each life, as a process is. Killed, it leaves its disk as the
+page cache has it; with its power lost, as the disk may be found then. What runs in a node finds it
+by no other way than its arguments.
+"""
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from tests.sim.clocks import SimClock
+from tests.sim.loop import Process, SimLoop
+from tests.sim.network import Network
+from tests.support.sim_disk import SimDisk, SimIndexStore
+
+DATA_DIR: Final = Path("/data")
+ORIGIN_S_MAX: Final = 1e6
+SKEW_MS_MAX: Final = 5_000
+
+Main = Callable[["Node"], Coroutine[Any, Any, None]]
+
+
+class Node:
+    """See the module's text."""
+
+    def __init__(self, loop: SimLoop, network: Network, name: str, main: Main) -> None:
+        self.loop, self.network, self.name = loop, network, name
+        self.process: Process | None = None
+        self.processes: list[Process] = []
+        self.lives = 0
+        self.disk: SimDisk | None = None
+        self.index: dict[str, SimIndexStore] = {}
+        self.disk_ms = 0.3
+        self.service: Any = None
+        """What the life's main coroutine has put up."""
+        self.stop: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Ends the life in order, where that is possible."""
+        self.ready = False
+        self._main = main
+        self._skew_ms = loop.rng.randint(-SKEW_MS_MAX, SKEW_MS_MAX)
+        self.clock = SimClock(loop)
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        """A new life."""
+        self.lives += 1
+        rng = self.loop.rng
+        self.clock = SimClock(
+            self.loop, origin_s=rng.uniform(0, ORIGIN_S_MAX), skew_ms=self._skew_ms
+        )
+        self.process = Process(self.loop, f"{self.name}#{self.lives}", self.name)
+        self.processes.append(self.process)
+        self.service, self.stop, self.ready = None, None, False
+        self.network.power_on(self.name)
+        self.process.start(self._main(self), "main")
+
+    def kill(self) -> None:
+        """SIGKILL: the host goes on, and what was written is in its page cache."""
+        if self.process is not None and self.process.alive:
+            self.process.kill()
+            self.network.killed(self.process)
+
+    def power_off(self) -> None:
+        """The host is gone; its disk keeps what was synced, and of the rest what the seed says."""
+        if self.process is None or not self.process.alive:
+            return
+        self.process.kill()
+        self.network.lost_power(self.process)
+        self.network.power_off(self.name)
+        if self.disk is not None:
+            self.disk.dead = True
+            self.disk = self._prepared(self.disk.after_cut(self.loop.rng))
+
+    def jump_clock(self, milliseconds: int) -> None:
+        self._skew_ms += milliseconds
+        self.clock.skew_ms += milliseconds
+
+    # -- the disk --------------------------------------------------------------------------
+
+    def mount(self, capacity: int) -> SimDisk:
+        """The node's disk as this life finds it, with locks of former lives gone."""
+        if self.disk is None:
+            self.disk = self._prepared(SimDisk(capacity))
+        return self.disk
+
+    def wipe(self) -> None:
+        """The disk was replaced by an empty one."""
+        if self.disk is not None:
+            self.disk = self._prepared(SimDisk(self.disk.capacity))
+            self.index.clear()
+
+    def open_index(self, path: Path) -> SimIndexStore:
+        """What an index store keeps of a former life is what it had synced."""
+        assert self.disk is not None
+        former = self.index.get(str(path))
+        store = SimIndexStore(self.disk, path, former.synced if former is not None else None)
+        self.index[str(path)] = store
+        return store
+
+    def _prepared(self, disk: SimDisk) -> SimDisk:
+        disk.fault = self._step
+        return disk
+
+    def _step(self, kind: str, path: Path) -> OSError | None:
+        if kind.endswith("sync") and self.process is not None:
+            self.process.spend(self.disk_ms / 1000 * self.loop.rng.uniform(0.3, 2.0))
+        return None

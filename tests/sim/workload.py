@@ -1,0 +1,328 @@
+"""Producers and consumers of the simulation: they do as official clients do, and note it all.
+
+A producer numbers its messages, sends them alone or in batches, and after every loss of its
+connection sends again, in order, what has no receipt. A consumer acks entry by entry, with a
+receipt or without, now or later, and begins anew wherever its topic went.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from tests.sim.client import PASSING, Client, Refused, Wire
+from tests.sim.history import History, Position, SubscriptionHistory, TopicHistory
+
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.batch import build_batch, messages_of
+from magnetar.wire.commands import CommandType
+from magnetar.wire.encoder import encode_command, encode_send
+
+BACKOFF_S: Final = (0.05, 0.8)
+PERMITS: Final = 64
+SEND_TIMEOUT_S: Final = 12.0
+ACK_ERRORS: Final = (Refused, *PASSING)
+
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
+
+
+@dataclass(slots=True)
+class Unit:
+    """One SEND: the sequence ids of its messages."""
+
+    sequences: range
+    payloads: list[bytes]
+
+
+class Producer:
+    """See the module's text; `run` until `finished` and everything is receipted."""
+
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        topic: str,
+        name: str,
+        rng: Random,
+        *,
+        messages: int,
+        pace_s: float,
+        size_bytes: int,
+    ) -> None:
+        self.topic, self.name = topic, name
+        self.number = 0
+        self._client, self._history, self._rng = client, history, rng
+        self._log = history.topic(topic)
+        self._left, self._pace_s, self._size = messages, pace_s, size_bytes
+        self._next = 0
+        self._unreceipted: deque[Unit] = deque()
+        self._awaited: deque[Unit] = deque()
+        """Sent on this connection and not receipted."""
+        self._wire: Wire | None = None
+        self._changed = asyncio.Event()
+        self._redirect = ""
+        self._oldest_at = 0.0
+        self.attached = 0
+
+    @property
+    def done(self) -> bool:
+        return not self._left and not self._unreceipted
+
+    async def run(self) -> None:
+        rng = self._rng
+        while not self.done:
+            try:
+                wire = await self._client.broker_of(self.topic)
+                await self._attach(wire)
+                await self._produce()
+            except (Refused, *PASSING):
+                pass
+            self._leave()
+            await asyncio.sleep(rng.uniform(*BACKOFF_S))
+
+    async def _attach(self, wire: Wire) -> None:
+        self.number = next(self._client.ids)
+        command = pb.CommandProducer(
+            topic=self.topic, producer_id=self.number, producer_name=self.name
+        )
+        wire.producers[self.number] = self
+        self._wire = wire
+        self._awaited.clear()
+        self._changed.clear()
+        await wire.request(CommandType.PRODUCER, command)
+        self.attached += 1
+        self._oldest_at = asyncio.get_running_loop().time()
+        for unit in self._unreceipted:
+            self._send(unit)
+
+    def _leave(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None and wire.producers.pop(self.number, None) is not None:
+            # Not told by the broker: it may think that the producer is there.
+            command = pb.CommandCloseProducer(producer_id=self.number, request_id=1 << 40)
+            wire.write(encode_command(CommandType.CLOSE_PRODUCER, command))
+
+    async def _produce(self) -> None:
+        loop, rng = asyncio.get_running_loop(), self._rng
+        while self._wire is not None and not self.done:
+            if self._left and len(self._unreceipted) < 32:
+                for _ in range(rng.choice((1, 1, 2, 5))):
+                    self._new()
+                await asyncio.sleep(rng.expovariate(1.0) * self._pace_s)
+                continue
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._changed.wait()
+            except TimeoutError:
+                if self._awaited and loop.time() - self._oldest_at > SEND_TIMEOUT_S:
+                    return
+
+    def _new(self) -> None:
+        if not self._left:
+            return
+        count = min(self._rng.choice((1, 1, 1, 4, 10)), self._left)
+        sequences = range(self._next, self._next + count)
+        self._next += count
+        self._left -= count
+        payloads = []
+        for sequence in sequences:
+            head = f"{self.name}|{sequence}|".encode()
+            payload = head + self._rng.randbytes(self._rng.randint(1, self._size))
+            payloads.append(payload)
+            self._log.add(self.name, sequence, payload)
+        unit = Unit(sequences, payloads)
+        self._unreceipted.append(unit)
+        self._send(unit)
+
+    def _send(self, unit: Unit) -> None:
+        wire = self._wire
+        if wire is None:
+            return
+        for sequence in unit.sequences:
+            self._log.sent[self.name, sequence].sends += 1
+        if not self._awaited:
+            self._oldest_at = asyncio.get_running_loop().time()
+        self._awaited.append(unit)
+        first, last = unit.sequences[0], unit.sequences[-1]
+        metadata = pb.MessageMetadata(
+            producer_name=self.name, sequence_id=first, publish_time=1_800_000_000_000
+        )
+        metadata.partition_key = str(first % 7)
+        command = pb.CommandSend(producer_id=self.number, sequence_id=first)
+        payload = unit.payloads[0]
+        if first != last:
+            count = len(unit.payloads)
+            metadata.num_messages_in_batch = command.num_messages = count
+            command.highest_sequence_id = last
+            payload = build_batch((pb.SingleMessageMetadata(), one) for one in unit.payloads)
+        wire.write(encode_send(command, metadata, payload))
+
+    # -- called by the connection ----------------------------------------------------------
+
+    def command(self, kind: int, message: Any, payload: bytes | None) -> None:
+        if kind == CommandType.SEND_ERROR:
+            if self._wire is not None:
+                self._wire.abort()
+            return
+        position = (message.message_id.ledgerId, message.message_id.entryId)
+        if not self._awaited or self._awaited[0].sequences[0] != message.sequence_id:
+            self._history.violated(
+                f"{self.topic}: receipt of {self.name}:{message.sequence_id} at {position} "
+                f"is not that of the next message"
+            )
+            return
+        unit = self._awaited.popleft()
+        assert self._unreceipted[0] is unit
+        self._unreceipted.popleft()
+        self._oldest_at = asyncio.get_running_loop().time()
+        self._history.receipted(self._log, self.name, unit.sequences, position)
+        self._changed.set()
+
+    def detached(self, redirect: str) -> None:
+        self._wire = None
+        self._redirect = redirect
+        self._changed.set()
+
+
+class Consumer:
+    """See the module's text; `run` until cancelled."""
+
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        topic: str,
+        subscription: str,
+        kind: int,
+        rng: Random,
+        *,
+        acks: bool = True,
+    ) -> None:
+        self.topic, self.kind = topic, kind
+        self.number = 0
+        self.subscribed = asyncio.Event()
+        self._client, self._history, self._rng = client, history, rng
+        self._log: TopicHistory = history.topic(topic)
+        self._of: SubscriptionHistory = self._log.subscription(subscription)
+        self._acks = acks
+        self._wire: Wire | None = None
+        self._gone = asyncio.Event()
+        self._subscribed_at = 0.0
+        self._used = 0
+        self._last: Position = (-1, -1)
+        self._acking: set[asyncio.Task[None]] = set()
+        self.name = f"{subscription}-{rng.randrange(1 << 30):x}"
+
+    async def run(self) -> None:
+        while True:
+            try:
+                wire = await self._client.broker_of(self.topic)
+                await self._attach(wire)
+                await self._gone.wait()
+            except (Refused, *PASSING):
+                pass
+            await self._leave()
+            await asyncio.sleep(self._rng.uniform(*BACKOFF_S))
+
+    async def _attach(self, wire: Wire) -> None:
+        self.number = next(self._client.ids)
+        self._gone.clear()
+        wire.consumers[self.number] = self
+        self._wire = wire
+        self._used = 0
+        self._last = (-1, -1)
+        self._subscribed_at = asyncio.get_running_loop().time()
+        command = pb.CommandSubscribe(
+            topic=self.topic,
+            subscription=self._of.name,
+            subType=self.kind,  # type: ignore[arg-type]
+            consumer_id=self.number,
+            consumer_name=self.name,
+            initialPosition=1,  # type: ignore[arg-type]
+        )
+        await wire.request(CommandType.SUBSCRIBE, command)
+        self.subscribed.set()
+        self._flow(PERMITS)
+
+    async def _leave(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None and wire.consumers.pop(self.number, None) is not None:
+            command = pb.CommandCloseConsumer(consumer_id=self.number, request_id=1 << 40)
+            wire.write(encode_command(CommandType.CLOSE_CONSUMER, command))
+
+    async def leave(self) -> None:
+        """Goes, in order, as a client that is closed."""
+        for task in self._acking:
+            task.cancel()
+        await self._leave()
+
+    def _flow(self, permits: int) -> None:
+        if self._wire is not None:
+            command = pb.CommandFlow(consumer_id=self.number, messagePermits=permits)
+            self._wire.write(encode_command(CommandType.FLOW, command))
+
+    # -- called by the connection ----------------------------------------------------------
+
+    def detached(self, redirect: str) -> None:
+        self._wire = None
+        self._gone.set()
+
+    def command(self, kind: int, message: Any, payload: bytes | None) -> None:
+        assert payload is not None
+        position = (message.message_id.ledgerId, message.message_id.entryId)
+        metadata, messages = messages_of(payload)
+        first = metadata.sequence_id
+        for index, one in enumerate(messages):
+            key = (metadata.producer_name, first + index)
+            self._history.delivered(
+                self._log, self._of, key, one.payload, position, self._subscribed_at
+            )
+        if self.kind in (EXCLUSIVE, FAILOVER):
+            if position <= self._last:
+                self._history.violated(
+                    f"{self.topic}/{self._of.name}: {position} came after {self._last}"
+                )
+            self._last = position
+        self._used += len(messages)
+        if self._used >= PERMITS // 2:
+            self._flow(self._used)
+            self._used = 0
+        if self._acks:
+            self._ack_somehow(position)
+
+    def _ack_somehow(self, position: Position) -> None:
+        wire, number = self._wire, self.number
+        if wire is None:
+            return
+        way = self._rng.random()
+        if way < 0.3:
+            command = self._ack_command(number, position)
+            wire.write(encode_command(CommandType.ACK, command))
+            return
+        delay_s = 0.0 if way < 0.8 else self._rng.uniform(0.0, 1.5)
+        task = asyncio.get_running_loop().create_task(
+            self._ack(wire, number, position, delay_s), name="ack"
+        )
+        self._acking.add(task)
+        task.add_done_callback(self._acking.discard)
+
+    def _ack_command(self, number: int, position: Position) -> pb.CommandAck:
+        kind = pb.CommandAck.Individual
+        if self.kind in (EXCLUSIVE, FAILOVER) and self._rng.random() < 0.3:
+            kind = pb.CommandAck.Cumulative
+        command = pb.CommandAck(consumer_id=number, ack_type=kind)
+        command.message_id.add(ledgerId=position[0], entryId=position[1])
+        return command
+
+    async def _ack(self, wire: Wire, number: int, position: Position, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        if wire.gone or number not in wire.consumers:
+            return
+        try:
+            answer = await wire.request(CommandType.ACK, self._ack_command(number, position))
+        except ACK_ERRORS:
+            return
+        if not answer.HasField("error"):
+            self._of.acked.setdefault(position, self._history.now())
