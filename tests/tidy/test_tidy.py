@@ -15,8 +15,6 @@ from pathlib import Path
 import pytest
 
 from magnetar import __version__
-from magnetar.broker.setting import settings_of
-from magnetar.broker.settings import StandaloneSettings
 from magnetar.cli.config import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,8 +135,8 @@ def test_layers_import_only_downward() -> None:
 
 
 def test_the_configuration_page_is_fresh() -> None:
-    page = markdown(settings_of(StandaloneSettings).values())
-    assert (ROOT / "docs" / "configuration.md").read_text() == page, "run `make docs`"
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert page == markdown(), "run `make docs`"
 
 
 def make_targets() -> dict[str, str]:

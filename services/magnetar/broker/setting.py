@@ -55,9 +55,9 @@ class Setting:
     def range_text(self) -> str:
         """`0 to 65535`, `at least 1`, or empty."""
         if self.low is not None and self.high is not None:
-            return f"{self.low:g} to {self.high:.10g}"
+            return f"{self.low:.10g} to {self.high:.10g}"
         if self.low is not None:
-            return f"at least {self.low:g}"
+            return f"at least {self.low:.10g}"
         return "" if self.high is None else f"at most {self.high:.10g}"
 
 

@@ -5,11 +5,11 @@
 - The file: lines `key=value` as in Pulsar's broker.conf, or TOML where its name ends in `.toml`;
   keys by our names or Pulsar's. An empty value means "not set", as it does in Pulsar.
 
-A key that Pulsar has and Magnetar does not serve is warned of once, and so is a setting of another
-role, so that all processes of a cluster may share a file; one that nobody knows is an error that
-names its source and what was likely meant. With flags alone there is nothing to parse
-but what argparse did, so pydantic (150 ms of a start) is imported only once a file or a variable
-gives something; a test holds both ways to the same result.
+A key that Pulsar has and Magnetar does not serve is warned of once; a setting of another role is
+passed over with a note, so that all processes of a cluster may share a file; one that nobody knows
+is an error that names its source and what was likely meant. With flags alone there is nothing to
+parse but what argparse did, so pydantic (150 ms of a start) is imported only once a file or a
+variable gives something; a test holds both ways to the same result.
 """
 
 import re
@@ -43,6 +43,8 @@ class Loaded(Generic[S]):
     settings: S
     origins: Mapping[str, str]
     warnings: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What is worth a line, but no warning: settings of other roles."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,14 @@ def load(
         settings = validate(cls, [source.values for source in sources], origins)
     else:
         settings = cls(**flags)
-    return Loaded(settings, origins, _warnings(sources))
+    unsupported = sorted({key for source in sources for key in source.unsupported})
+    of_others = sorted({key for source in sources for key in source.of_others})
+    return Loaded(
+        settings,
+        origins,
+        _listed("keys of Pulsar's that have no effect here", unsupported),
+        _listed("settings of other roles, without effect here", of_others),
+    )
 
 
 class _Keys:
@@ -218,12 +227,5 @@ def pulsar_keys() -> frozenset[str]:
     return frozenset(text.split())
 
 
-def _warnings(sources: Iterable[Source]) -> tuple[str, ...]:
-    unsupported = sorted({key for source in sources for key in source.unsupported})
-    of_others = sorted({key for source in sources for key in source.of_others})
-    found: list[str] = []
-    if unsupported:
-        found.append(f"keys of Pulsar's that have no effect here: {', '.join(unsupported)}")
-    if of_others:
-        found.append(f"settings of other roles, without effect here: {', '.join(of_others)}")
-    return tuple(found)
+def _listed(what: str, keys: list[str]) -> tuple[str, ...]:
+    return (f"{what}: {', '.join(keys)}",) if keys else ()

@@ -1,45 +1,62 @@
 """`magnetar config`: every setting with its default, range, Pulsar's key and meaning.
 
 `list` is one line each, `explain KEY` everything of one (by our name or Pulsar's), `markdown` is
-the source of `docs/configuration.md`.
+the source of `docs/configuration.md`. Roles share many settings: what differs in one, its default
+or its meaning, is shown for each.
 """
 
 import argparse
 import sys
-from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import get_args, get_origin
 
 from magnetar.broker.setting import UNLIMITED, Setting, SettingsError, settings_of
-from magnetar.broker.settings import StandaloneSettings
 from magnetar.broker.settings_load import pulsar_keys, suggestion
-
-FLAGS = {"data_dir", "host", "port", "http_port", "advertised_host", "wipe", "log_format"}
+from magnetar.cli.roles import FLAGS, ROLES
+from magnetar.cluster import settings as groups
+from magnetar.cluster.bookie_settings import BOOKIE, STORAGE
 
 _INTRO = """\
 # Configuration
 
-Made by `make docs` from `services/magnetar/broker/settings.py`; do not edit.
+Made by `make docs` from the settings' descriptions in the code; do not edit.
 
 A setting comes from, first one wins:
 
-1. a flag of `magnetar standalone`, where it has one;
+1. a flag of the command (`magnetar standalone`, `broker`, `bookie`, `autorecovery`), where it has
+   one;
 2. the environment: `MAGNETAR_` and its name in capitals, or `PULSAR_PREFIX_` and Pulsar's key;
-3. the file given with `--config`: lines `key=value` as in Pulsar's `broker.conf`, or TOML where
-   the name ends in `.toml`; keys by our names or Pulsar's; an empty value means "not set";
+3. the file given with `--config`: lines `key=value` as in Pulsar's `broker.conf` and BookKeeper's
+   `bookkeeper.conf`, or TOML where the name ends in `.toml`; keys by our names or Pulsar's; an
+   empty value means "not set";
 4. its default.
 
-A key of Pulsar's that has no effect here is warned of; an unknown one is an error. Numbers have the
-unit of Pulsar's key. `magnetar config explain KEY` says the same of one setting.
+A key of Pulsar's that has no effect here is warned of, one of another role is passed over, an
+unknown one is an error. Numbers have the unit of Pulsar's key. `magnetar config explain KEY` says
+the same of one setting. Standalone and broker share all groups that name no role.
 """
+
+_FIRST = ("Standalone", groups.CLUSTER, groups.BROKER, BOOKIE, STORAGE, groups.AUTORECOVERY)
+"""Groups that are read first; the others follow as they are declared."""
+
+
+def described() -> list[tuple[Setting, tuple[str, ...]]]:
+    """Every setting once, with the roles that have it just so."""
+    found: dict[tuple[object, ...], tuple[Setting, list[str]]] = {}
+    for role, cls in ROLES.items():
+        for item in settings_of(cls).values():
+            key = (item.name, item.group, str(item.default), item.help)
+            found.setdefault(key, (item, []))[1].append(role)
+    return [(item, tuple(roles)) for item, roles in found.values()]
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `config`."""
     parser = subparsers.add_parser("config", help="list and explain the settings")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="all settings, one line each")
+    listing = actions.add_parser("list", help="all settings, one line each")
+    listing.add_argument("--role", choices=sorted(ROLES), help="those of this role only")
     explain = actions.add_parser("explain", help="one setting")
     explain.add_argument("key", help="its name, or Pulsar's key")
     actions.add_parser("markdown", help="all settings as docs/configuration.md")
@@ -47,14 +64,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Prints what was asked for."""
-    settings = settings_of(StandaloneSettings)
     if args.action == "list":
-        width = max(map(len, settings))
-        for item in settings.values():
-            print(f"{item.name:<{width}}  {value_text(item):<14} {item.help}")
+        print(listed(args.role))
         return 0
     if args.action == "markdown":
-        print(markdown(settings.values()), end="")
+        print(markdown(), end="")
         return 0
     try:
         print(explained(args.key))
@@ -64,22 +78,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def listed(role: str | None) -> str:
+    """One line for each setting."""
+    items = [item for item, roles in described() if role is None or role in roles]
+    width = max(len(item.name) for item in items)
+    return "\n".join(f"{i.name:<{width}}  {value_text(i):<14} {i.help}" for i in items)
+
+
 def explained(key: str) -> str:
     """Everything about one key; raises SettingsError for one that nobody knows."""
-    settings = settings_of(StandaloneSettings)
-    by_pulsar_key = {item.pulsar_key: item for item in settings.values() if item.pulsar_key}
-    item = settings.get(key) or by_pulsar_key.get(key)
-    if item is None:
+    everything = described()
+    found = [(i, roles) for i, roles in everything if key == i.name or key in i.foreign_keys]
+    if not found:
         if key in pulsar_keys():
             return f"{key}: a key of Pulsar's that has no effect here."
-        near = suggestion(key, [*settings, *by_pulsar_key, *pulsar_keys()])
+        known = [word for i, _ in everything for word in (i.name, *i.foreign_keys)]
+        near = suggestion(key, [*known, *pulsar_keys()])
         raise SettingsError(f"unknown setting {key}{near}")
+    return "\n\n".join(_explained(item, roles) for item, roles in found)
+
+
+def _explained(item: Setting, roles: tuple[str, ...]) -> str:
+    with_flag = [role for role in roles if item.name in FLAGS[role]]
     rows = [
         ("default", value_text(item)),
         ("allowed", allowed_text(item)),
-        ("Pulsar's key", item.pulsar_key or "none"),
+        ("Pulsar's key", ", ".join(item.foreign_keys) or "none"),
         ("environment", item.env),
-        ("flag", item.flag if item.name in FLAGS else "none"),
+        ("flag", f"{item.flag} of {', '.join(with_flag)}" if with_flag else "none"),
+        ("roles", ", ".join(roles)),
     ]
     return "\n".join([item.name, f"  {item.help}", *(f"  {a:<13} {b}" for a, b in rows)])
 
@@ -114,17 +141,19 @@ def _choices(annotation: object) -> tuple[str, ...]:
     return tuple(value for value in get_args(annotation) if isinstance(value, str))
 
 
-def markdown(settings: Iterable[Setting]) -> str:
+def markdown() -> str:
     """The whole page."""
     parts = [_INTRO.rstrip()]
-    # The standalone's own settings are declared last, and read first.
-    ordered = sorted(settings, key=lambda item: item.group != "Standalone")
-    for group, items in groupby(ordered, key=lambda item: item.group):
+    items = [item for item, _ in described()]
+    declared = list(dict.fromkeys(item.group for item in items))
+    order = [*_FIRST, *(group for group in declared if group not in _FIRST)]
+    ordered = sorted(items, key=lambda item: order.index(item.group))
+    for group, members in groupby(ordered, key=lambda item: item.group):
         parts.append(f"\n## {group}\n\n| Setting | Default | Allowed | Pulsar's key | Meaning |")
         parts.append("|---|---|---|---|---|")
         parts += [
             f"| `{item.name}` | {value_text(item)} | {allowed_text(item)} "
-            f"| {f'`{item.pulsar_key}`' if item.pulsar_key else ''} | {item.help} |"
-            for item in items
+            f"| {', '.join(f'`{key}`' for key in item.foreign_keys)} | {item.help} |"
+            for item in members
         ]
     return "\n".join(parts) + "\n"

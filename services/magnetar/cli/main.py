@@ -13,7 +13,10 @@ from magnetar import __version__
 
 COMMANDS = {
     "standalone": "run a broker, a bookie and the metadata store in one process",
-    "bookie": "look into a bookie's files, offline",
+    "cluster": "run etcd, bookies and brokers on this machine, and change them",
+    "broker": "run a broker of a cluster",
+    "bookie": "run a bookie of a cluster, or look after its files",
+    "autorecovery": "make lost copies of entries anew, in a process of its own",
     "demo": "publish, kill, restart, consume and check: 336,776 flights",
     "config": "list and explain the settings",
     "version": "print the version",

@@ -5,6 +5,7 @@ the same. Classes that are mixed into others have no slots, as Python asks.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from magnetar.broker.setting import SettingsError, checked, setting
@@ -29,6 +30,36 @@ class MemberSettings:
         group=CLUSTER,
         pulsar="metadataStoreUrl",
         aliases=("metadataServiceUri",),
+    )
+    metadata_root: str = setting(
+        "/magnetar",
+        "The path below which all keys are; several clusters may share an etcd by it.",
+        group=CLUSTER,
+    )
+    metadata_tls_ca_file: Path | None = setting(
+        None,
+        "Authorities (PEM) that etcd's certificates must come from; for `https` URLs. By default "
+        "the machine's.",
+        group=CLUSTER,
+    )
+    metadata_tls_cert_file: Path | None = setting(
+        None, "The certificate (PEM) that is shown to etcd.", group=CLUSTER
+    )
+    metadata_tls_key_file: Path | None = setting(
+        None, "The key (PEM) of that certificate.", group=CLUSTER
+    )
+    metadata_username: str = setting("", "The user of etcd, where it asks for one.", group=CLUSTER)
+    metadata_password_file: Path | None = setting(
+        None, "A file whose first line is that user's password.", group=CLUSTER
+    )
+    metadata_timeout_s: int = setting(
+        10,
+        "How long one operation of the metadata store may take, with all its tries (Pulsar: 30).",
+        group=CLUSTER,
+        unit="s",
+        low=1,
+        high=3_600,
+        pulsar="metadataStoreOperationTimeoutSeconds",
     )
     session_timeout_ms: int = setting(
         5_000,
@@ -81,7 +112,7 @@ class ProcessSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutorecoverySettings(ProcessSettings, MemberSettings):
+class AutorecoveryProcessSettings(ProcessSettings, MemberSettings):
     """A process that only watches over ledgers."""
 
     host: str = setting(
@@ -153,7 +184,8 @@ class BrokerProcessSettings(BalancedBrokerSettings, MemberSettings):
     )
     internal_listener_name: str | None = setting(
         None,
-        "Which of them brokers use among themselves, and clients that name none; the first.",
+        "Which of them brokers use among themselves, and clients that name none; by default the "
+        "first.",
         group=BROKER,
         pulsar="internalListenerName",
     )

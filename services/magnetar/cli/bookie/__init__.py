@@ -13,12 +13,18 @@ ACTIONS: Final = ("inspect",)
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `bookie` and what belongs to it."""
-    parser = subparsers.add_parser("bookie", help="look into a bookie's files, offline")
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    from magnetar.cli import roles
+    from magnetar.cli.bookie.run import DESCRIPTION
+
+    parser = subparsers.add_parser(
+        "bookie", help="run a bookie, or look after its files", description=DESCRIPTION
+    )
+    roles.add_flags(parser, "bookie")
+    actions = parser.add_subparsers(dest="action", metavar="[ACTION]")
     for name in ACTIONS:
         import_module(f"magnetar.cli.bookie.{name}").add_parser(actions)
 
 
 def run(args: argparse.Namespace) -> int:
     """Does what was asked; returns the exit code."""
-    return int(import_module(f"magnetar.cli.bookie.{args.action}").run(args))
+    return int(import_module(f"magnetar.cli.bookie.{args.action or 'run'}").run(args))

@@ -1,0 +1,243 @@
+"""`magnetar cluster`: etcd, bookies and brokers as processes on this machine.
+
+    up              makes the cluster where there is none, starts what does not run, and shows it
+                    until Ctrl-C, which ends all; with --detach it returns once all are ready
+    status          one look
+    add ROLE        one more bookie, broker or autorecovery
+    remove NAME     a bookie is emptied first, a broker hands its topics over
+    kill, pause, resume, restart NAME
+    logs NAME       what it printed
+    down            ends all; the data stays
+
+Every command but `up` works on the cluster of --dir, from any terminal.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from magnetar.cluster.local.cluster import LocalCluster
+
+DIRECTORY_DEFAULT: Final = Path("data-cluster")
+REFRESH_S: Final = 1.0
+FOLLOW_S: Final = 0.2
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `cluster` and its actions."""
+    parser = subparsers.add_parser(
+        "cluster",
+        help="run etcd, bookies and brokers on this machine, and change them",
+        description=__doc__.partition("\n")[0] if __doc__ else None,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
+        "--dir", type=Path, default=DIRECTORY_DEFAULT, help="the cluster's directory (%(default)s)"
+    )
+    _add_up(actions, shared)
+    status = actions.add_parser("status", parents=[shared], help="how the members are")
+    status.add_argument("--json", action="store_true", help="print one JSON document")
+    add = actions.add_parser("add", parents=[shared], help="one more member")
+    add.add_argument("role", choices=("bookie", "broker", "autorecovery"))
+    remove = actions.add_parser(
+        "remove", parents=[shared], help="take a member away: a bookie is emptied first"
+    )
+    remove.add_argument("name", metavar="NAME")
+    remove.add_argument(
+        "--force", action="store_true", help="do not empty a bookie: its copies are made anew later"
+    )
+    for name, text in _SIMPLE.items():
+        action = actions.add_parser(name, parents=[shared], help=text)
+        action.add_argument("name", metavar="NAME")
+    logs = actions.add_parser("logs", parents=[shared], help="what a member printed")
+    logs.add_argument("name", metavar="NAME")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
+    actions.add_parser("down", parents=[shared], help="end all members; their data stays")
+
+
+_SIMPLE: Final = {
+    "kill": "kill -9 a member",
+    "pause": "stop a member with SIGSTOP: its connections stay open",
+    "resume": "let a paused member go on",
+    "restart": "start a member, stopping it first where it runs",
+}
+
+
+def _add_up(
+    actions: "argparse._SubParsersAction[argparse.ArgumentParser]", shared: argparse.ArgumentParser
+) -> None:
+    up = actions.add_parser("up", parents=[shared], help="make and start the cluster")
+    up.add_argument("--bookies", type=int, default=3, help="of a new cluster (%(default)s)")
+    up.add_argument("--brokers", type=int, default=2, help="of a new cluster (%(default)s)")
+    up.add_argument("--etcd", type=int, default=1, help="of a new cluster (%(default)s)")
+    up.add_argument("--host", default="127.0.0.1", help="where a new one listens (%(default)s)")
+    up.add_argument(
+        "--base",
+        type=_base,
+        default="standard",
+        help="ports of a new cluster: `standard` (6650, 8080, 3181, 2379 and on), `free`, "
+        "or the first of some 150 (%(default)s)",
+    )
+    up.add_argument("--config", type=Path, help="settings for all members of a new cluster")
+    up.add_argument("--detach", action="store_true", help="return once all are ready")
+
+
+def _base(text: str) -> str:
+    if text in ("standard", "free") or (text.isdigit() and 1024 <= int(text) <= 65_000):
+        return text
+    raise argparse.ArgumentTypeError("`standard`, `free` or a port from 1024 to 65000")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Does what was asked; returns the exit code."""
+    from magnetar.cluster.local.cluster import LocalCluster
+    from magnetar.cluster.local.members import Role
+
+    try:
+        if args.action == "up":
+            return _up(args)
+        cluster = LocalCluster(args.dir.absolute())
+        match args.action:
+            case "status":
+                return _status(cluster, as_json=args.json)
+            case "add":
+                member = cluster.add(Role(args.role))
+                cluster.wait_ready([member.name])
+                print(f"{member.name} is ready at {member.address}")
+            case "remove":
+                cluster.remove(args.name, force=args.force, tell=print)
+                print(f"{args.name} is removed; its data, if any, is in {args.dir / args.name}")
+            case "restart":
+                cluster.restart(args.name)
+                cluster.wait_ready([args.name])
+                print(f"{args.name} is ready")
+            case "logs":
+                return _logs(cluster, args.name, follow=args.follow)
+            case "down":
+                cluster.down(print)
+            case action:
+                done: Callable[[str], None] = getattr(cluster, action)
+                done(args.name)
+                print(f"{args.name}: {action} done")
+    except MagnetarError as error:
+        print(f"magnetar: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _up(args: argparse.Namespace) -> int:
+    from magnetar.cluster.local import etcd, state
+    from magnetar.cluster.local.cluster import LocalCluster
+
+    directory: Path = args.dir.absolute()
+    etcd.program()  # told before anything is made
+    if (directory / state.STATE_FILE).exists():
+        cluster = LocalCluster(directory)
+    else:
+        cluster = LocalCluster.create(
+            directory,
+            bookies=args.bookies,
+            brokers=args.brokers,
+            etcds=args.etcd,
+            base=args.base,
+            host=args.host,
+        )
+        if args.config is not None:
+            (directory / state.CONFIG_FILE).write_bytes(args.config.read_bytes())
+    stopping = threading.Event()
+    if not args.detach:
+        _stop_on_signals(stopping)
+    started = time.monotonic()
+    try:
+        cluster.up(print)
+    except (MagnetarError, KeyboardInterrupt):
+        if not args.detach:
+            cluster.down(print)
+        raise
+    print(banner(cluster, time.monotonic() - started), flush=True)
+    if not args.detach:
+        from magnetar.cli.cluster_view import show_until
+
+        show_until(cluster, stopping, REFRESH_S)
+        cluster.down(print)
+    return 0
+
+
+def _stop_on_signals(stopping: threading.Event) -> None:
+    """The first asks to stop, the second ends this command; the members are left to `down`."""
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+
+
+def banner(cluster: "LocalCluster", took_s: float) -> str:
+    """What a newcomer needs to go on."""
+    url = cluster.service_url
+    where = f" --dir {_shown(cluster.directory)}"
+    return f"""\
+the cluster is ready after {took_s:.1f} s
+  clients   {url}
+  admin     {", ".join(cluster.http_urls)}
+  metadata  {cluster.metadata_url}
+  data      {cluster.directory}
+
+Try next, in another terminal:
+  python3 -c "import pulsar; c = pulsar.Client('{url}'); \
+print(c.create_producer('hello').send(b'hi')); c.close()"
+  magnetar cluster add bookie{where}
+  magnetar cluster kill broker-1{where}
+  magnetar cluster status{where}
+"""
+
+
+def _shown(directory: Path) -> str:
+    with contextlib.suppress(ValueError):
+        return str(directory.relative_to(Path.cwd()))
+    return str(directory)
+
+
+def _status(cluster: "LocalCluster", *, as_json: bool) -> int:
+    from magnetar.cluster.local.status import Observer
+
+    rows = Observer(cluster).look_twice()
+    if as_json:
+        import msgspec
+
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        from magnetar.cli.cluster_view import print_rows
+
+        print_rows(rows)
+    return 0 if all(row.state == "ready" for row in rows) else 1
+
+
+def _logs(cluster: "LocalCluster", name: str, *, follow: bool) -> int:
+    cluster.member(name)
+    path = cluster.log(name)
+    with contextlib.suppress(KeyboardInterrupt), path.open("rb") as file:
+        while True:
+            while piece := file.read(1 << 16):
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            if not follow:
+                break
+            time.sleep(FOLLOW_S)
+    return 0
