@@ -283,15 +283,3 @@ class _Sums:
             round(self.bytes_in, 1),
             round(self.bytes_out, 1),
         )
-
-
-def report_settings(
-    change_percent: int, interval_min_ms: int, interval_max_minutes: int, bundles_max: int
-) -> ReportSettings:
-    """From the units of the broker's settings."""
-    return ReportSettings(
-        change_min=change_percent / 100,
-        interval_min_s=interval_min_ms / 1000,
-        interval_max_s=interval_max_minutes * 60.0,
-        bundles_max=bundles_max,
-    )

@@ -129,6 +129,8 @@ class Round(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     leader: str
     loads: dict[str, float]
     decisions: tuple[Decision, ...]
+    results: tuple[str, ...] = ()
+    """What came of orders of earlier rounds."""
 
 
 OrderState = Literal["issued", "done", "failed"]

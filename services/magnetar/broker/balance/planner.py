@@ -6,11 +6,13 @@ points: between the two thresholds nothing begins and nothing stops. After a mov
 watched anew for as many rounds before either is judged again, so that no move is decided on a load
 from before the last one.
 
-What moves is the busiest bundle that leaves the target less busy than its source would be: a move
-never makes the next hot spot. It goes to the least busy broker that is neither overloaded nor
-draining nor new, and no broker takes more than TARGET_MOVES_MAX in a round. A bundle that moved,
-for whatever reason, rests for the grace time, and does not go back to where it came from for the
-return time. All moves together are bounded by the round and by the hour.
+What moves is the busiest bundle that leaves its target less busy than its source, by `low` points
+at least: a move never makes the next hot spot, nor changes one place for its like. It goes to the
+least busy broker that is neither overloaded nor draining nor new, and less busy by `high` points at
+least, so that loads which are read wrongly move nothing; no broker takes more than TARGET_MOVES_MAX
+in a round. A bundle that moved, for whatever reason, rests for the grace time, and does not go back
+to where it came from for the return time. All moves together are bounded by the round and by the
+hour.
 
 A bundle's part of its broker's load is its part of the messages and bytes. Times are milliseconds;
 one that lies in the future (a clock was set back) counts as now.
@@ -28,6 +30,7 @@ TARGET_MOVES_MAX: Final = 2
 """Bundles that one broker takes in a round: a new one is filled gently."""
 BUNDLE_LOAD_MIN: Final = 0.01
 """Of a core: moving less than this is not worth a reconnect of its clients."""
+ROUNDING: Final = 1e-9
 HOUR_MS: Final = 3_600_000
 
 
@@ -267,7 +270,9 @@ class Planner:
             for name, load in loads.items()
             if name != source
             and taken.get(name, 0) < TARGET_MOVES_MAX
-            and load + part < min(loads[source] - part, overloaded)
+            and loads[source] - load >= self._settings.high - ROUNDING
+            and load + part < overloaded
+            and load + part + self._settings.low < loads[source] - part
             and able[name].memory < overloaded
             and not self._came_from(bundle.bundle, name, now_ms)
         ]

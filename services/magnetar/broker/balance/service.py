@@ -1,0 +1,164 @@
+"""Load balance as one object: what a broker starts, and what look-ups and the REST side ask.
+
+Every broker reports its load, follows everybody's reports (for placing bundles), takes orders, and
+stands for leader. Where `load_balancer` is off, bundles are placed and orders taken all the same,
+but nobody decides.
+"""
+
+import random
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from magnetar.broker.balance.balancer import Balancer
+from magnetar.broker.balance.following import Following
+from magnetar.broker.balance.leader import Leadership
+from magnetar.broker.balance.load import LoadReporter, Process, ReportSettings, Serving
+from magnetar.broker.balance.model import REPORTS_PREFIX, LoadReport, decoded
+from magnetar.broker.balance.orders import OrderTaker, Owner
+from magnetar.broker.balance.placement import Placement
+from magnetar.broker.balance.planner import PlannerSettings
+from magnetar.broker.balance.splitting import SplitSettings
+from magnetar.broker.resources import Resources
+from magnetar.broker.settings_balance import BalancedBrokerSettings
+from magnetar.core.clock import Clock
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.store import MetadataStore, Record
+
+MINUTE_S: Final = 60.0
+MINUTE_MS: Final = 60_000
+
+log = get_logger("magnetar.balance")
+
+
+class Reports:
+    """The newest report of every broker that is alive."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._by_broker: dict[str, LoadReport] = {}
+        self._following = Following(store, REPORTS_PREFIX, self._changed)
+
+    async def run(self) -> None:
+        await self._following.run()
+
+    def of(self, broker_id: str) -> LoadReport | None:
+        return self._by_broker.get(broker_id)
+
+    def all(self) -> list[LoadReport]:
+        return list(self._by_broker.values())
+
+    def _changed(self, key: str, record: Record | None) -> None:
+        broker_id = key.removeprefix(REPORTS_PREFIX)
+        if record is None:
+            self._by_broker.pop(broker_id, None)
+            return
+        try:
+            self._by_broker[broker_id] = decoded(record.value, LoadReport)
+        except msgspec.MsgspecError as error:
+            log.warning("report not understood", broker=broker_id, error=str(error))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where this broker stands: its names, what it serves, and who else there is."""
+
+    broker_id: str
+    http_url: str
+    serving: Serving
+    owner: Owner
+    living: Callable[[], Collection[str]]
+    """The brokers that may be given bundles: alive, and not draining."""
+
+
+class Balance:
+    """See the module's text. Make it before the session starts, for it listens to it."""
+
+    def __init__(
+        self,
+        settings: BalancedBrokerSettings,
+        store: MetadataStore,
+        session: MetadataSession,
+        clock: Clock,
+        place: Place,
+        *,
+        rng: random.Random | None = None,
+        process: Process | None = None,
+        interval_s: float | None = None,
+    ) -> None:
+        rng = rng or random.Random()
+        self._settings = settings
+        self._tasks = TaskSet("balance")
+        self.reports = Reports(store)
+        self.placement = Placement(self.reports.of, clock, rng)
+        self.reporter = LoadReporter(
+            place.serving, store, session, clock, report_settings(settings), process
+        )
+        self.leadership = Leadership(store, session, place.broker_id, place.http_url, rng)
+        self.taker = OrderTaker(store, place.broker_id, place.owner, self._tasks)
+        self.balancer = Balancer(
+            store,
+            self.leadership,
+            Resources(store),
+            clock,
+            planner_settings(settings),
+            broker_id=place.broker_id,
+            interval_s=interval_s or settings.shedding_interval_minutes * MINUTE_S,
+            unload_parts=settings.auto_split_unload,
+            reports=self.reports.all,
+            living=place.living,
+        )
+        session.add_listener(self.reporter)
+        session.add_listener(self.leadership)
+
+    def start(self) -> None:
+        """Once the broker serves."""
+        self._tasks.start(self.reports.run(), "reports")
+        self._tasks.start(self.reporter.run(), "report")
+        self._tasks.start(self.taker.run(), "orders")
+        self._tasks.start(self.leadership.run(), "leader")
+        if self._settings.load_balancer:
+            self._tasks.start(self.balancer.run(), "balancer")
+
+    async def stop(self) -> None:
+        """The leadership and the report go with the session's lease. Idempotent."""
+        await self._tasks.stop()
+
+
+def planner_settings(settings: BalancedBrokerSettings) -> PlannerSettings:
+    """In the planner's units."""
+    return PlannerSettings(
+        shedding=settings.shedding,
+        rounds=settings.shedding_rounds,
+        high=settings.shedding_high_percent / 100,
+        low=settings.shedding_low_percent / 100,
+        overloaded=settings.overloaded_percent / 100,
+        grace_ms=settings.shedding_grace_minutes * MINUTE_MS,
+        return_ms=settings.shedding_return_minutes * MINUTE_MS,
+        moves_per_round_max=settings.moves_per_round_max,
+        moves_per_hour_max=settings.moves_per_hour_max,
+        split=SplitSettings(
+            enabled=settings.auto_split,
+            algorithm=settings.split_algorithm,
+            rounds=settings.split_rounds,
+            splits_per_round_max=settings.splits_per_round_max,
+            namespace_bundles_max=settings.namespace_bundles_max,
+            topics_max=settings.bundle_topics_max,
+            sessions_max=settings.bundle_sessions_max,
+            message_rate_max=float(settings.bundle_message_rate_max),
+            bandwidth_max=float(settings.bundle_bandwidth_max_mb << 20),
+        ),
+    )
+
+
+def report_settings(settings: BalancedBrokerSettings) -> ReportSettings:
+    """In the reporter's units."""
+    return ReportSettings(
+        change_min=settings.load_report_change_percent / 100,
+        interval_min_s=settings.load_report_interval_min_ms / 1000,
+        interval_max_s=settings.load_report_interval_max_minutes * MINUTE_S,
+        bundles_max=settings.load_report_bundles_max,
+    )
