@@ -7,7 +7,9 @@ from starlette.types import ASGIApp
 
 from magnetar.admin import answers, openapi, paths
 from magnetar.admin.metrics.page import MetricsPage
+from magnetar.admin.probes import default_probes
 from magnetar.broker.service import BrokerService
+from magnetar.observe.health import Probes
 
 paths.register_converters()  # before the routers below are imported: their paths name converters
 
@@ -16,6 +18,7 @@ from magnetar.admin.routers import (  # noqa: E402
     broker_stats,
     brokers,
     clusters,
+    health,
     lookup,
     messages,
     metrics,
@@ -49,10 +52,13 @@ ROUTERS: Final = (
     broker_stats.router,
     lookup.router,
     metrics.router,
+    health.router,
 )
 
 
-def create_app(service: BrokerService, metrics_page: MetricsPage | None = None) -> ASGIApp:
+def create_app(
+    service: BrokerService, metrics_page: MetricsPage | None = None, probes: Probes | None = None
+) -> ASGIApp:
     """The admin REST of this broker. Who passes `metrics_page` turns its windows, too."""
     app = FastAPI(
         title="Magnetar admin REST",
@@ -64,6 +70,7 @@ def create_app(service: BrokerService, metrics_page: MetricsPage | None = None) 
     )
     app.state.service = service
     app.state.metrics = metrics_page or MetricsPage(service)
+    app.state.probes = probes or default_probes(service)
     answers.install(app)
     openapi.install(app)
     app.state.routers = ROUTERS

@@ -45,6 +45,7 @@ TAGS: Final = (
     ("brokers", "This broker: health, settings, version"),
     ("lookup", "Which broker serves a topic"),
     ("metrics", "Prometheus metrics"),
+    ("health", "Whether this process is alive, and whether it takes work"),
 )
 
 

@@ -16,10 +16,12 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.observe.health import Probes
 
 if TYPE_CHECKING:
     from magnetar.admin.embedded_server import EmbeddedServer
@@ -69,11 +71,12 @@ class AdminServer:
         listener: socket.socket | None = None,
         *,
         bookies: "Sequence[BookieWithStats]" = (),
+        probes: Probes | None = None,
     ) -> int:
         """Listens on `host` and `port`, or on the socket that `bind` made; returns the port.
 
         Returns at once: requests wait until the application is loaded. `bookies` are those of this
-        process, for its metrics.
+        process, for its metrics; `probes` are what it tells of its health.
         """
         self._listener = bind(host, port) if listener is None else listener
         self._listener.listen(LISTEN_BACKLOG)
@@ -81,7 +84,9 @@ class AdminServer:
         self._ready = asyncio.get_running_loop().create_future()
         self._stopping = asyncio.Event()
         self._tasks.start(
-            self._serve(service, tuple(bookies), self._listener, self._ready, self._stopping),
+            self._serve(
+                _Load(service, tuple(bookies), probes, self._stopping, self._ready), self._listener
+            ),
             "serve",
         )
         return self.port
@@ -102,47 +107,45 @@ class AdminServer:
         if self._listener is not None:
             self._listener.close()
 
-    async def _serve(
-        self,
-        service: "BrokerService",
-        bookies: "tuple[BookieWithStats, ...]",
-        listener: socket.socket,
-        ready: "asyncio.Future[None]",
-        stopping: asyncio.Event,
-    ) -> None:
+    async def _serve(self, load: "_Load", listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, thread_name_prefix="admin-load")
         try:
             started = time.monotonic()
-            server, page = await loop.run_in_executor(
-                executor, _load, service, bookies, stopping, ready
-            )
+            server, page = await loop.run_in_executor(executor, load.run)
             self._tasks.start(page.keep_windows(), "metrics-windows")
             log.debug("admin REST loaded", took_ms=int((time.monotonic() - started) * 1000))
             await server.serve([listener])
         except BaseException as error:
-            if not ready.done():
-                ready.set_exception(error)
-                ready.exception()  # retrieved, also where nobody waits
+            if not load.ready.done():
+                load.ready.set_exception(error)
+                load.ready.exception()  # retrieved, also where nobody waits
             raise
         finally:
             executor.shutdown(wait=False)
             self._served.set()
 
 
-def _load(
-    service: "BrokerService",
-    bookies: "tuple[BookieWithStats, ...]",
-    stopping: asyncio.Event,
-    ready: "asyncio.Future[None]",
-) -> "tuple[EmbeddedServer, MetricsPage]":
-    """Imports and builds everything; runs in a thread of its own."""
-    from magnetar.admin.app import create_app
-    from magnetar.admin.embedded_server import EmbeddedServer
-    from magnetar.admin.metrics.page import MetricsPage
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """What the application is made of."""
 
-    page = MetricsPage(service, bookies)
-    server = EmbeddedServer(create_app(service, page), stopping, ready)
-    # What was imported stays: the collector need not look through it, which would hold up the loop.
-    gc.freeze()
-    return server, page
+    service: "BrokerService"
+    bookies: "tuple[BookieWithStats, ...]"
+    probes: Probes | None
+    stopping: asyncio.Event
+    ready: "asyncio.Future[None]"
+
+    def run(self) -> "tuple[EmbeddedServer, MetricsPage]":
+        """Imports and builds everything; runs in a thread of its own."""
+        from magnetar.admin.app import create_app
+        from magnetar.admin.embedded_server import EmbeddedServer
+        from magnetar.admin.metrics.page import MetricsPage
+
+        page = MetricsPage(self.service, self.bookies)
+        app = create_app(self.service, page, self.probes)
+        server = EmbeddedServer(app, self.stopping, self.ready)
+        # What was imported stays: the collector need not look through it, which would hold up the
+        # loop.
+        gc.freeze()
+        return server, page

@@ -41,13 +41,11 @@ _REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
-    """What a process tells of itself. None of these may block."""
+class Probes:
+    """What a process tells of itself. Neither may block."""
 
     not_ready: Callable[[], str]
     """Why it should get no work now; empty where it should."""
-    metrics: Callable[[], Iterable[str]]
-    """Families as `observe.metrics` makes them."""
     status: Callable[[], Mapping[str, object]]
     """What /status shows."""
 
@@ -55,8 +53,10 @@ class Health:
 class HealthServer:
     """See the module's text. `start`, then `stop`."""
 
-    def __init__(self, health: Health) -> None:
-        self._health = health
+    def __init__(self, probes: Probes, metrics: Callable[[], Iterable[str]]) -> None:
+        """`metrics` yields families as `observe.metrics` makes them."""
+        self._probes = probes
+        self._metrics = metrics
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
 
@@ -83,14 +83,14 @@ class HealthServer:
             case "/healthz":
                 return 200, TEXT_TYPE, b"ok\n"
             case "/readyz":
-                reason = self._health.not_ready()
+                reason = self._probes.not_ready()
                 return (503, TEXT_TYPE, f"{reason}\n".encode()) if reason else (
                     200, TEXT_TYPE, b"ok\n",
                 )  # fmt: skip
             case "/metrics":
-                return 200, METRICS_TYPE, "".join(self._health.metrics()).encode()
+                return 200, METRICS_TYPE, "".join(self._metrics()).encode()
             case "/status":
-                return 200, JSON_TYPE, msgspec.json.encode(self._health.status()) + b"\n"
+                return 200, JSON_TYPE, msgspec.json.encode(self._probes.status()) + b"\n"
             case "/":
                 return 200, TEXT_TYPE, b"/healthz\n/readyz\n/metrics\n/status\n"
         return 404, TEXT_TYPE, b"only /healthz, /readyz, /metrics and /status are here\n"

@@ -1,0 +1,27 @@
+"""What a broker tells of itself to probes, where whoever runs it does not say more."""
+
+from collections.abc import Mapping
+
+from magnetar.broker.service import BrokerService
+from magnetar.observe.health import Probes
+
+
+def default_probes(service: BrokerService) -> Probes:
+    """Ready unless it is stopping."""
+
+    def status() -> Mapping[str, object]:
+        return broker_status(service)
+
+    return Probes(lambda: "stopping" if service.stopping else "", status)
+
+
+def broker_status(service: BrokerService) -> dict[str, object]:
+    """What `/status` shows of every broker."""
+    return {
+        "role": "broker",
+        "version": service.version,
+        "cluster": service.cluster,
+        "service_url": service.service_url,
+        "topics": len(service.topics),
+        "connections": len(service.sessions),
+    }
