@@ -146,8 +146,8 @@ def test_noise_of_a_fifth_makes_nothing_swing(
     for move in made.moves:
         by_bundle[move.bundle] = by_bundle.get(move.bundle, 0) + 1
     # Half a day: hardly a move, where a shedder without memory makes hundreds.
-    assert len(made.moves) <= count // 2
-    assert max(by_bundle.values(), default=0) <= 2
+    assert len(made.moves) <= 12, "one an hour, at the worst"
+    assert max(by_bundle.values(), default=0) <= 3
 
 
 def test_a_lopsided_cluster_under_noise_is_put_right_and_then_left_alone() -> None:
