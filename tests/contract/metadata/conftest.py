@@ -1,14 +1,30 @@
-"""The forms of the metadata store that the contract holds for, each opened on a clock of ours."""
+"""The forms of the metadata store that the contract holds for, each opened on a clock of ours.
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+The in-process forms run on a clock that the tests move. etcd is a real one, started once for all
+tests; its leases run on real time, so they are short there, and each test has a root of its own.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.support.etcd import EtcdMember, compact, start_etcd
 
+from magnetar.core.clock import SystemClock
 from magnetar.metadata.embedded import open_embedded
+from magnetar.metadata.etcd.settings import EtcdSettings
+from magnetar.metadata.etcd.store import EtcdStore, open_etcd
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataStore
+
+MANUAL_TTL_S = 30.0
+ETCD_TTL_S = 1.0
+"""The least that the started etcd grants."""
+
+roots = count()
 
 
 class ManualClock:
@@ -26,14 +42,44 @@ class ManualClock:
 
 @dataclass
 class Form:
-    """One form of the store, open, and how the test makes time pass for its leases."""
+    """One form of the store, open, and what differs between the forms."""
 
     store: MetadataStore
     advance: Callable[[float], Awaitable[None]]
+    """Makes time pass for leases."""
+    forget_past: Callable[[], Awaitable[None]]
+    """Makes the store forget old revisions, but not the newest."""
+    ttl_s: float
+    """Of a lease that the test sees end."""
+    keeps_past: bool
+    """Whether a watcher that lags far behind may still catch up."""
 
 
-@pytest.fixture(params=["memory", "embedded"])
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
+    member = start_etcd(tmp_path_factory.mktemp("etcd"))
+    yield member
+    member.stop()
+
+
+async def open_on(etcd: EtcdMember) -> EtcdStore:
+    """A store with a root that nobody else uses."""
+    settings = EtcdSettings(endpoints=[etcd.address], root=f"/magnetar/test-{next(roots)}")
+    return await open_etcd(settings, SystemClock())
+
+
+@pytest.fixture(params=["memory", "embedded", "etcd"])
 async def form(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Form]:
+    if request.param == "etcd":
+        member = request.getfixturevalue("etcd")
+        on_etcd = await open_on(member)
+
+        async def forget() -> None:
+            await compact(member, await on_etcd.revision())
+
+        yield Form(on_etcd, asyncio.sleep, forget, ETCD_TTL_S, keeps_past=True)
+        await on_etcd.close()
+        return
     clock = ManualClock()
     store: MetadataStore
     if request.param == "memory":
@@ -45,7 +91,11 @@ async def form(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         clock.seconds += seconds
         await store.revision()
 
-    yield Form(store, advance)
+    async def fill() -> None:
+        for _ in range(40):
+            await store.put("/past/big", bytes(1 << 19))
+
+    yield Form(store, advance, fill, MANUAL_TTL_S, keeps_past=False)
     await store.close()
 
 

@@ -1,0 +1,149 @@
+"""The connections to etcd's members: one channel each, and the member in use.
+
+All calls go to one member until it fails; then to the next, round and round. A member is not asked
+whether it is well: a call tells. gRPC itself reconnects with a back-off (RECONNECT_*) and pings a
+quiet connection, so that one that died without a word is found (`keepalive_*` of the settings).
+Every call carries `hasleader`: a member cut off from the others refuses at once instead of holding
+the call. No environment proxy is used.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from magnetar.metadata.etcd.errors import Outcome, PassingFault, by_peer, translate
+from magnetar.metadata.etcd.settings import EtcdSettings
+
+RECONNECT_MS_MIN: Final = 50
+RECONNECT_MS_MAX: Final = 1_000
+CONNECT_TIMEOUT_MS: Final = 2_000
+ANSWER_BYTES_MAX: Final = 32 << 20
+CLOSE_GRACE_S: Final = 0.2
+
+Headers = tuple[tuple[str, str], ...]
+HEADERS: Final[Headers] = (("hasleader", "true"),)
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Request, Response]):
+    """One RPC of etcd's API."""
+
+    path: str
+    request: type[Request]
+    response: type[Response]
+
+
+class Endpoint:
+    """One member's address and channel."""
+
+    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+        self.address = address
+        self.channel = channel
+        # The call objects of grpc.aio are generic in the messages; Method carries the types.
+        self._calls: dict[str, Callable[..., Any]] = {}
+
+    @property
+    def connected(self) -> bool:
+        """Whether a request would go out now. Asking also starts connecting."""
+        return self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+
+    async def unary(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        timeout_s: float,
+        headers: Headers,
+    ) -> Response:
+        """One request, one answer. Raises PassingFault or a final MetadataError."""
+        call = self._calls.get(method.path)
+        if call is None:
+            call = self._calls[method.path] = self.channel.unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+        try:
+            response: Response = await call(request, timeout=timeout_s, metadata=headers)
+        except grpc.aio.AioRpcError as error:
+            raise translate(error) from None
+        except asyncio.CancelledError:
+            if by_peer():
+                raise PassingFault(Outcome.UNKNOWN, "the connection was closed") from None
+            raise
+        return response
+
+    def stream(
+        self,
+        method: Method[Request, Response],
+        headers: Headers,
+        timeout_s: float | None = None,
+    ) -> "grpc.aio.StreamStreamCall[Request, Response]":
+        """Opens a stream both ways; its `read` and `write` raise AioRpcError."""
+        call: Callable[..., Any] = self.channel.stream_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        opened: grpc.aio.StreamStreamCall[Request, Response]
+        opened = call(timeout=timeout_s, metadata=headers)
+        return opened
+
+
+class Endpoints:
+    """See the module's text."""
+
+    def __init__(self, settings: EtcdSettings, random: Random) -> None:
+        credentials = None
+        if settings.tls is not None:
+            ca, key, certificate = settings.tls.read()
+            credentials = grpc.ssl_channel_credentials(ca, key, certificate)
+        options: list[tuple[str, int]] = [
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.initial_reconnect_backoff_ms", RECONNECT_MS_MIN),
+            ("grpc.max_reconnect_backoff_ms", RECONNECT_MS_MAX),
+            ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+            ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
+            ("grpc.keepalive_time_ms", int(settings.keepalive_interval_s * 1000)),
+            ("grpc.keepalive_timeout_ms", int(settings.keepalive_timeout_s * 1000)),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+        self._all = [
+            Endpoint(
+                address,
+                grpc.aio.insecure_channel(address, options)
+                if credentials is None
+                else grpc.aio.secure_channel(address, credentials, options),
+            )
+            for address in settings.endpoints
+        ]
+        # Clients spread over the members.
+        self._index = random.randrange(len(self._all))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __str__(self) -> str:
+        return ", ".join(endpoint.address for endpoint in self._all)
+
+    @property
+    def current(self) -> Endpoint:
+        return self._all[self._index]
+
+    def failed(self, endpoint: Endpoint) -> None:
+        """The next member has its turn, unless somebody else moved on already."""
+        if endpoint is self.current:
+            self._index = (self._index + 1) % len(self._all)
+
+    async def close(self) -> None:
+        for endpoint in self._all:
+            await endpoint.channel.close(CLOSE_GRACE_S)

@@ -1,0 +1,92 @@
+"""What a failed call means for what was asked of etcd.
+
+Three kinds of failure can be tried again: NOT_DONE, where etcd said or gRPC shows that nothing was
+executed; TOKEN, where nothing was executed because the token is not accepted; and UNKNOWN, where
+the request may have been executed and only the answer is missing. All others are final, and come
+as the errors of `store`.
+"""
+
+import asyncio
+from enum import Enum
+from typing import Final
+
+import grpc
+
+from magnetar.core.errors import MetadataError
+from magnetar.metadata.store import Compacted, InvalidOperation, LeaseLost
+
+Code = grpc.StatusCode
+
+
+class Outcome(Enum):
+    """What is known of a request that failed in passing."""
+
+    NOT_DONE = "not done"
+    TOKEN = "token refused"  # noqa: S105 - no password
+    UNKNOWN = "unknown"
+
+
+class PassingFault(Exception):
+    """A call failed in a way that may pass."""
+
+    def __init__(self, outcome: Outcome, text: str) -> None:
+        super().__init__(text)
+        self.outcome, self.text = outcome, text
+
+
+class AnswerTooLarge(MetadataError):
+    """The answer exceeds what a message may hold: ask for less at once."""
+
+
+class MetadataFull(MetadataError):
+    """etcd takes no more writes until somebody gives it space."""
+
+
+TOKEN_TEXTS: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
+NOT_DONE_TEXTS: Final = ("etcdserver: no leader", "etcdserver: too many requests")
+
+
+def translate(error: grpc.aio.AioRpcError) -> MetadataError | PassingFault:
+    """The error to raise for a call that gRPC reports as failed."""
+    code, text = error.code(), error.details() or ""
+    if any(part in text for part in TOKEN_TEXTS):
+        return PassingFault(Outcome.TOKEN, text)
+    if any(part in text for part in NOT_DONE_TEXTS):
+        return PassingFault(Outcome.NOT_DONE, text)
+    if (final := _final(code, text)) is not None:
+        return final
+    return PassingFault(Outcome.UNKNOWN, f"{code.name}: {text}")
+
+
+def _final(code: grpc.StatusCode, text: str) -> MetadataError | None:
+    if "requested lease not found" in text:
+        return LeaseLost("the lease has expired or was revoked")
+    if "required revision has been compacted" in text:
+        return Compacted("the revision asked for is compacted")
+    if "request is too large" in text or "too many operations" in text:
+        return InvalidOperation(
+            f"{text}: write less at once (etcd's --max-request-bytes, --max-txn-ops)"
+        )
+    if "space exceeded" in text:
+        return MetadataFull(
+            f"{text}: etcd refuses writes until it is compacted and defragmented and its alarm is "
+            "disarmed, or --quota-backend-bytes is raised"
+        )
+    if code is Code.RESOURCE_EXHAUSTED and "larger than max" in text:
+        return AnswerTooLarge(text)
+    if code is Code.PERMISSION_DENIED:
+        return MetadataError(f"etcd: {text}: the user's role must cover the root of all keys")
+    if code in (Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.FAILED_PRECONDITION):
+        return MetadataError(f"etcd refused: {text}")
+    if code is Code.UNIMPLEMENTED:
+        return MetadataError(f"not an etcd with the v3 API (3.4 or newer): {text}")
+    return None
+
+
+def by_peer() -> bool:
+    """In a handler of CancelledError: gRPC cancelled the call, and nobody the calling task.
+
+    It does so where its channel is closed under the call.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() == 0
