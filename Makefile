@@ -33,6 +33,14 @@ demo: $(RUN_STAMP) ## 336,776 flights through a server that is killed on the way
 	@$(call took,publish; kill -9; restart; consume; check)
 	$(BIN)/magnetar demo $(ARGS)
 
+.PHONY: cluster
+cluster: $(RUN_STAMP) ## three bookies, two brokers and an etcd here, shown until Ctrl-C (ARGS="--bookies 4")
+	@exec $(BIN)/magnetar cluster up $(ARGS)
+
+.PHONY: cluster-status
+cluster-status: $(RUN_STAMP) ## how its members are
+	@$(BIN)/magnetar cluster status $(ARGS)
+
 .PHONY: test
 test: $(DEV_STAMP) java ## all tests but the long forms (ARGS="tests/unit -k name" for some)
 	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"

@@ -8,14 +8,15 @@ at once.
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 from magnetar.cluster.identity import ClusterIdentity, claim_cluster, new_cluster_id
+from magnetar.cluster.settings import MemberSettings
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError, PreconditionFailed
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.metadata.opening import StoreOptions, open_store
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
 
@@ -27,19 +28,6 @@ PROGRESS_S: Final = 5.0
 log = get_logger("magnetar.cluster")
 
 
-class Settings(Protocol):
-    """What a member's settings have for this."""
-
-    @property
-    def cluster_name(self) -> str: ...
-    @property
-    def metadata_url(self) -> str: ...
-    @property
-    def metadata_wait_s(self) -> int: ...
-    @property
-    def session_timeout_ms(self) -> int: ...
-
-
 @dataclass(slots=True)
 class Membership:
     """An open store of the right cluster, and a session that is not started yet."""
@@ -49,41 +37,44 @@ class Membership:
     cluster: ClusterIdentity
 
 
-async def check_in(
-    store: MetadataStore, settings: Settings, clock: Clock, process_name: str
-) -> Membership:
-    """Waits for the store and holds it to the cluster; raises MetadataError."""
-    cluster = await _cluster_of(store, settings, clock)
-    session = MetadataSession(store, settings.session_timeout_ms / 1000, clock, process_name)
-    return Membership(store, session, cluster)
+async def join(settings: MemberSettings, cluster_name: str, clock: Clock, name: str) -> Membership:
+    """Waits for the store and holds it to the cluster; raises MetadataError, and leaves no trace.
 
-
-async def _cluster_of(store: MetadataStore, settings: Settings, clock: Clock) -> ClusterIdentity:
-    """Tries until it succeeds, is refused, or has taken `metadata_wait_s`."""
+    `name` is the process's, for its log.
+    """
+    options = store_options(settings)
+    store: MetadataStore | None = None
     tasks = TaskSet("membership")
-    began = clock.monotonic()
     tasks.start(_tell_progress(settings), "progress")
+    began = clock.monotonic()
     error: Exception = TimeoutError("no answer")
     try:
         async with asyncio.timeout(settings.metadata_wait_s):
             while True:
                 try:
-                    return await claim_cluster(
-                        store, settings.cluster_name, clock, new_cluster_id()
-                    )
+                    if store is None:
+                        store = await open_store(settings.metadata_url, clock, options)
+                    cluster = await claim_cluster(store, cluster_name, clock, new_cluster_id())
+                    break
                 except MetadataUnavailable as unavailable:
                     error = unavailable
                 await asyncio.sleep(RETRY_S)
+        session = MetadataSession(store, settings.session_timeout_ms / 1000, clock, name)
+        joined = Membership(store, session, cluster)
+        store = None
+        return joined
     except TimeoutError:
         raise MetadataError(
             f"the metadata store {settings.metadata_url} (metadata_url) could not be reached "
             f"for {clock.monotonic() - began:.0f} s (metadata_wait_s): {error}"
         ) from error
     finally:
+        if store is not None:
+            await store.close()
         await tasks.stop()
 
 
-async def _tell_progress(settings: Settings) -> None:
+async def _tell_progress(settings: MemberSettings) -> None:
     waited_s = PROGRESS_FIRST_S
     await asyncio.sleep(waited_s)
     while True:
@@ -97,16 +88,22 @@ async def _tell_progress(settings: Settings) -> None:
         waited_s += PROGRESS_S
 
 
-def read_password(path: Path | None) -> str:
-    """The first line of the file; raises PreconditionFailed naming the setting."""
+def store_options(settings: MemberSettings) -> StoreOptions:
+    """What goes with the store's URL; raises PreconditionFailed naming the setting."""
+    return StoreOptions(
+        root=settings.metadata_root,
+        tls_ca_file=str(settings.metadata_tls_ca_file or ""),
+        tls_cert_file=str(settings.metadata_tls_cert_file or ""),
+        tls_key_file=str(settings.metadata_tls_key_file or ""),
+        username=settings.metadata_username,
+        password=_password(settings.metadata_password_file),
+    )
+
+
+def _password(path: Path | None) -> str:
     if path is None:
         return ""
     try:
         return path.read_text().partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
         raise PreconditionFailed(f"metadata_password_file {path}: {error}") from error
-
-
-def jitter() -> Random:
-    """The process's own randomness."""
-    return Random()

@@ -52,15 +52,6 @@ class MemberSettings:
     metadata_password_file: Path | None = setting(
         None, "A file whose first line is that user's password.", group=CLUSTER
     )
-    metadata_timeout_s: int = setting(
-        10,
-        "How long one operation of the metadata store may take, with all its tries (Pulsar: 30).",
-        group=CLUSTER,
-        unit="s",
-        low=1,
-        high=3_600,
-        pulsar="metadataStoreOperationTimeoutSeconds",
-    )
     session_timeout_ms: int = setting(
         5_000,
         "How long a process that is silent keeps what it owns; then others take it "
