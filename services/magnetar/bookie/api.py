@@ -38,6 +38,10 @@ class BookieUnavailable(BookieError):
     """The bookie did not answer in time or cannot be reached: what was asked may have happened."""
 
 
+class BookieLate(BookieUnavailable):
+    """The bookie is there, but did not answer in time."""
+
+
 class BookieReadOnly(BookieError):
     """The disk is full or failing: no adds, reads go on."""
 

@@ -75,6 +75,11 @@ class MetadataSession:
         return self._state
 
     @property
+    def ttl_s(self) -> float:
+        """How long the store keeps a lease that is not renewed."""
+        return self._ttl_s
+
+    @property
     def lease_id(self) -> int:
         """For writes under the lease; raises LeaseLost where there is none to act on."""
         lease = self._lease

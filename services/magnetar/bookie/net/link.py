@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from magnetar.bookie.api import BookieError, BookieUnavailable, OnAdded
+from magnetar.bookie.api import BookieError, BookieLate, BookieUnavailable, OnAdded
 from magnetar.bookie.net import messages_v1 as messages
 from magnetar.bookie.net import protocol_v1 as protocol
 from magnetar.bookie.net.protocol_v1 import (
@@ -365,9 +365,9 @@ class Link(asyncio.BufferedProtocol):
             return
         text = f"no answer within {settings.timeout_s:g} s"
         if self._heard_tick <= oldest:
-            self.close(self._owner.unavailable(text))
+            self.close(BookieLate(f"{self._owner}: {text}, nor anything else"))
             return
-        error = self._owner.unavailable(text)
+        error = BookieLate(f"{self._owner}: {text}")
         for id_ in late:
             answered, _ = self._requests.pop(id_)
             if not answered.done():

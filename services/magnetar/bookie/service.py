@@ -1,0 +1,346 @@
+"""A bookie of a cluster: its disks, its server, and its registration in the metadata store.
+
+`/bookies/{id}` stands under the lease of the process's session, so that it goes when the process
+does. While the session is suspended the bookie takes no adds, for others may think it dead; reads
+go on, as they harm nobody. Registered again, it takes adds again. What the registration says
+(whether adds are taken, room on disk) is refreshed when it changes, at a bounded rate, and looked
+at from time to time, for it may have been deleted by hand.
+
+An id belongs to one living bookie. Who finds another incarnation registered under its id waits as
+long as a lease lasts, and gives up with an error then. Its own incarnation there is its own former
+life, for the disks are locked: it takes that registration over at once.
+
+From time to time the ledgers here are compared with those in the metadata store (`garbage`).
+"""
+
+import asyncio
+import contextlib
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import msgspec
+
+from magnetar import __version__
+from magnetar.bookie.api import BookieError, BookieReadOnly
+from magnetar.bookie.files import Files
+from magnetar.bookie.garbage import LedgerGarbage
+from magnetar.bookie.index_store import RocksIndexStore
+from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.net.messages_v1 import State
+from magnetar.bookie.net.server import BookieServer, ServerSettings
+from magnetar.bookie.opening import OpenIndex
+from magnetar.bookie.registration import (
+    RACK_DEFAULT,
+    BookieRegistration,
+    decode,
+    encode,
+    known_key,
+    registration_key,
+)
+from magnetar.bookie.settings import BookieSettings
+from magnetar.core.clock import Clock
+from magnetar.core.errors import Conflict, MetadataError
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.store import ABSENT, MetadataStore, Record, StoreClosed
+
+log = get_logger("magnetar.bookie.service")
+
+METADATA_TIMEOUT_S: Final = 10.0
+NAME_POLL_S: Final = 0.25
+DISK_RATIO_STEP: Final = 0.01
+"""A change of the free part of the disk that is worth a write."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieServiceSettings:
+    """Who the bookie is to others, and how often it looks around; times in seconds."""
+
+    bookie_id: str
+    advertised_host: str
+    http_port: int = 0
+    rack: str = RACK_DEFAULT
+    cluster: str = ""
+    refresh_s: float = 1.0
+    """How soon others learn whether adds are taken."""
+    disk_refresh_s: float = 30.0
+    verify_s: float = 10.0
+    """How often the registration is looked at."""
+    garbage_interval_s: float = 900.0
+    garbage_timeout_s: float = 600.0
+
+
+class BookieService:
+    """See the module's text. `start`, then start the session; `stop`, then stop the session."""
+
+    def __init__(
+        self,
+        bookie: LocalBookie,
+        store: MetadataStore,
+        session: MetadataSession,
+        clock: Clock,
+        settings: BookieServiceSettings,
+        *,
+        server_settings: ServerSettings | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """Takes the bookie over. The session must not have been started."""
+        self.bookie = bookie
+        self._store = store
+        self._session = session
+        self._clock = clock
+        self._settings = settings
+        self._random = random or Random()
+        self._tasks = TaskSet(f"bookie {settings.bookie_id}")
+        self._key = registration_key(settings.bookie_id)
+        self._registered: BookieRegistration | None = None
+        self._revision = ABSENT
+        self._sure = False
+        """Whether the registration is what we last wrote, as far as we know."""
+        self._stopping = False
+        self._disk_said_at = 0.0
+        self._started_ms = clock.now_ms()
+        self.garbage = LedgerGarbage(bookie, store, lambda: session.valid)
+        self.server = BookieServer(
+            bookie,
+            cluster=settings.cluster,
+            pressure=bookie,
+            state=self.state,
+            settings=server_settings,
+        )
+        self.server.add_refusal = BookieReadOnly(f"{self} is not registered yet")
+        session.add_listener(self)
+
+    @classmethod
+    async def open(
+        cls,
+        data_dir: Path,
+        store: MetadataStore,
+        session: MetadataSession,
+        clock: Clock,
+        settings: BookieServiceSettings,
+        *,
+        bookie_settings: BookieSettings | None = None,
+        server_settings: ServerSettings | None = None,
+        files: Files | None = None,
+        open_index: OpenIndex = RocksIndexStore,
+        threads: bool = True,
+        random: Random | None = None,
+    ) -> "BookieService":
+        """Opens the disks, formatting them if they are empty; raises DataDirError."""
+        bookie = await LocalBookie.open(
+            data_dir,
+            settings.bookie_id,
+            settings=bookie_settings or BookieSettings(),
+            clock=clock,
+            files=files,
+            open_index=open_index,
+            threads=threads,
+        )
+        return cls(
+            bookie,
+            store,
+            session,
+            clock,
+            settings,
+            server_settings=server_settings,
+            random=random,
+        )
+
+    def __str__(self) -> str:
+        return f"bookie {self._settings.bookie_id}"
+
+    @property
+    def registered(self) -> bool:
+        """Whether others find this bookie and it takes adds as far as its lease is concerned."""
+        return self.server.add_refusal is None
+
+    def state(self) -> State:
+        """How the bookie is, for whoever asks over the network."""
+        stats = self.bookie.stats()
+        refusal = self.server.add_refusal
+        reason = str(refusal) if refusal is not None else stats.read_only_reason
+        return State(
+            stats.disk_bytes_total, stats.disk_bytes_free, stats.journal_pending_bytes, reason
+        )
+
+    async def start(
+        self, listener: socket.socket | None = None, *, host: str = "", port: int = 0
+    ) -> None:
+        """Waits until the id is free, and listens. Raises Conflict where another bookie has it.
+
+        The bookie takes adds once the session is established.
+        """
+        await self._wait_for_name()
+        await self.server.start(listener, host=host, port=port)
+
+    async def stop(self) -> None:
+        """Deregisters, answers what was asked, and closes the disks."""
+        self._stopping = True
+        await self._tasks.stop()
+        self.server.add_refusal = BookieReadOnly(f"{self} is stopping")
+        if self._registered is not None and self._session.valid:
+            with contextlib.suppress(MetadataError, TimeoutError):
+                async with asyncio.timeout(METADATA_TIMEOUT_S):
+                    await self._store.delete(self._key, expected=self._revision)
+        self._registered = None
+        await self.server.stop()
+        await self.bookie.close()
+
+    # -- the session's side ----------------------------------------------------------------
+
+    def suspended(self) -> None:
+        """See SessionListener."""
+        self.server.add_refusal = BookieReadOnly(
+            f"{self} cannot renew its lease in the metadata store: no adds until it can"
+        )
+
+    async def established(self, *, renewed: bool) -> None:
+        """See SessionListener."""
+        if self._stopping:
+            return
+        if renewed:
+            self._revision = ABSENT
+        await self._register()
+        if not len(self._tasks):
+            self._tasks.start(self._refresh(), "refresh registration")
+            self._tasks.start(self._collect(), "compare ledgers")
+
+    # -- the registration ------------------------------------------------------------------
+
+    async def _wait_for_name(self) -> None:
+        until = self._clock.monotonic() + self._session.ttl_s + 2 * NAME_POLL_S
+        while True:
+            async with asyncio.timeout(METADATA_TIMEOUT_S):
+                record = await self._store.get(self._key)
+            other = self._other(record)
+            if other is None:
+                return
+            if self._clock.monotonic() >= until:
+                raise self._conflict(other)
+            await asyncio.sleep(NAME_POLL_S)
+
+    def _other(self, record: Record | None) -> BookieRegistration | None:
+        """Another bookie that is registered under our id: other disks, or a copy of ours."""
+        if record is None:
+            return None
+        registration = decode(self._key, record.value)
+        former = registration.started_ms <= self._started_ms
+        return None if former and registration.identity == self.bookie.identity else registration
+
+    def _conflict(self, other: BookieRegistration) -> Conflict:
+        return Conflict(
+            f"another living bookie is called {self._settings.bookie_id}: incarnation "
+            f"{other.incarnation} at {other.host}:{other.port}; here is incarnation "
+            f"{self.bookie.identity.incarnation}"
+        )
+
+    async def _register(self) -> None:
+        """Puts the registration where it is not as it should be, and takes adds then."""
+        session = self._session
+        record = await self._store.get(self._key)
+        if (other := self._other(record)) is not None:
+            self.server.add_refusal = BookieReadOnly(str(self._conflict(other)))
+            raise self._conflict(other)
+        current = ABSENT if record is None else record.revision
+        if current == ABSENT or current != self._revision:
+            await self._remember()
+            registration = self._describe()
+            self._revision = await self._store.put(
+                self._key, encode(registration), expected=current, lease_id=session.lease_id
+            )
+            self._registered = registration
+            self._disk_said_at = self._clock.monotonic()
+            log.info("registered", bookie=str(self), host=registration.host, port=registration.port)
+        self._sure = True
+        if session.valid and not self._stopping:
+            self.server.add_refusal = None
+
+    async def _remember(self) -> None:
+        """Notes for good that there are disks of this incarnation, and where they were last."""
+        key = known_key(self.bookie.identity)
+        record = await self._store.get(key)
+        value = encode(msgspec.structs.replace(self._describe(), disk_bytes_free=0, started_ms=0))
+        if record is None or record.value != value:
+            await self._store.put(
+                key, value, expected=ABSENT if record is None else record.revision
+            )
+
+    def _describe(self) -> BookieRegistration:
+        settings = self._settings
+        stats = self.bookie.stats()
+        return BookieRegistration(
+            *self.bookie.identity,
+            host=settings.advertised_host,
+            port=self.server.port,
+            http_port=settings.http_port,
+            rack=settings.rack,
+            writable=stats.writable,
+            read_only_reason=stats.read_only_reason,
+            version=__version__,
+            started_ms=self._started_ms,
+            disk_bytes_total=stats.disk_bytes_total,
+            disk_bytes_free=stats.disk_bytes_free,
+        )
+
+    async def _refresh(self) -> None:
+        """Keeps the registration true."""
+        looked_at = self._clock.monotonic()
+        while True:
+            await asyncio.sleep(self._settings.refresh_s)
+            if not self._session.valid or self._registered is None:
+                continue
+            now = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(METADATA_TIMEOUT_S):
+                    if not self._sure or now - looked_at >= self._settings.verify_s:
+                        looked_at = now
+                        await self._register()
+                    elif self._outdated(now):
+                        await self._say(now)
+            except StoreClosed:
+                return
+            except (MetadataError, TimeoutError) as error:
+                # Another one wrote it, or a write of ours may land late: look before the next.
+                self._sure = False
+                log.warning("registration not refreshed", bookie=str(self), error=str(error))
+
+    def _outdated(self, now: float) -> bool:
+        said, stats = self._registered, self.bookie.stats()
+        if said is None or said.writable != stats.writable:
+            return True
+        if now - self._disk_said_at < self._settings.disk_refresh_s or not stats.disk_bytes_total:
+            return False
+        change = abs(stats.disk_bytes_free - said.disk_bytes_free)
+        return change / stats.disk_bytes_total >= DISK_RATIO_STEP
+
+    async def _say(self, now: float) -> None:
+        registration = self._describe()
+        self._revision = await self._store.put(
+            self._key,
+            encode(registration),
+            expected=self._revision,
+            lease_id=self._session.lease_id,
+        )
+        self._registered = registration
+        self._disk_said_at = now
+
+    # -- garbage ---------------------------------------------------------------------------
+
+    async def _collect(self) -> None:
+        while True:
+            interval_s = self._settings.garbage_interval_s
+            await asyncio.sleep(interval_s * self._random.uniform(0.5, 1.0))
+            if not self._session.valid:
+                continue
+            try:
+                async with asyncio.timeout(self._settings.garbage_timeout_s):
+                    await self.garbage.compare()
+            except StoreClosed:
+                return
+            except (MetadataError, BookieError, TimeoutError) as error:
+                log.warning("ledgers not compared", bookie=str(self), error=str(error))
