@@ -1,0 +1,90 @@
+"""What becomes of a ledger's record after an attempt. Pure; nothing here can go on for ever.
+
+Every attempt ends in exactly one `Outcome`. Done, healthy and deleted ledgers leave the list. A
+failure that may pass is tried again after a growing pause, `attempts_max` times in all, then the
+ledger is parked. Where nobody can stand in it is parked at once; what is lost is named. Parked and
+lost records are taken up again only where `reconsidered`: by the auditor, when the set of bookies
+has changed (and parked ones with each periodic audit).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+import msgspec
+
+from magnetar.autorecovery.records import LostEntries, RecordState, UnderReplicated
+from magnetar.autorecovery.settings import AutorecoverySettings
+
+JITTER: float = 0.25
+
+
+class OutcomeKind(StrEnum):
+    """How an attempt ended."""
+
+    HEALTHY = "healthy"
+    REPAIRED = "repaired"
+    DELETED = "deleted"
+    WAITS = "waits"
+    NO_TARGET = "no bookie can stand in"
+    LOST = "lost"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, and what was done in it."""
+
+    kind: OutcomeKind
+    detail: str = ""
+    lost: tuple[LostEntries, ...] = ()
+    wait_ms: int = 0
+    """For WAITS: until when, from now on."""
+    entries: int = 0
+    bytes: int = 0
+
+
+GONE_FROM_LIST = frozenset({OutcomeKind.HEALTHY, OutcomeKind.REPAIRED, OutcomeKind.DELETED})
+
+
+def next_record(
+    record: UnderReplicated,
+    outcome: Outcome,
+    now_ms: int,
+    settings: AutorecoverySettings,
+    rng: Random,
+) -> UnderReplicated | None:
+    """The record as it is to stand from now on; None: it is done with."""
+    if outcome.kind in GONE_FROM_LIST:
+        return None
+    change = msgspec.structs.replace
+    if outcome.kind is OutcomeKind.WAITS:
+        return change(record, not_before_ms=now_ms + outcome.wait_ms, detail=outcome.detail)
+    attempts = record.attempts + 1
+    if outcome.kind is OutcomeKind.LOST:
+        return change(
+            record,
+            state=RecordState.LOST,
+            attempts=attempts,
+            detail=outcome.detail,
+            lost=outcome.lost,
+        )
+    if outcome.kind is OutcomeKind.NO_TARGET or attempts >= settings.attempts_max:
+        return change(record, state=RecordState.PARKED, attempts=attempts, detail=outcome.detail)
+    pause_s = settings.backoff_s(attempts) * (1 + JITTER * rng.random())
+    return change(
+        record,
+        attempts=attempts,
+        not_before_ms=now_ms + int(pause_s * 1000),
+        detail=outcome.detail,
+    )
+
+
+def reconsidered(record: UnderReplicated, *, bookies_changed: bool) -> UnderReplicated:
+    """A record that is looked at anew; the same where there is no reason to."""
+    again = bookies_changed or record.state is RecordState.PARKED
+    if record.state is RecordState.WAITING or not again:
+        return record
+    return msgspec.structs.replace(
+        record, state=RecordState.WAITING, attempts=0, not_before_ms=0, lost=(), detail=""
+    )

@@ -1,0 +1,86 @@
+"""Autorecovery of one node: an auditor that may get the office, and a worker.
+
+Run one in every bookie's process or in processes of its own: any number work together. It needs the
+metadata store, a session in it (its lease covers the auditor's key and the locks) and the bookies.
+"""
+
+import asyncio
+from random import Random
+from typing import Final
+
+from magnetar.autorecovery.auditor import Auditor
+from magnetar.autorecovery.copying import Copier
+from magnetar.autorecovery.full_check import FullCheck
+from magnetar.autorecovery.ledger_check import LedgerChecker
+from magnetar.autorecovery.members import MemberWatch
+from magnetar.autorecovery.proving import Prover
+from magnetar.autorecovery.rate import ByteRate
+from magnetar.autorecovery.repairing import Repairer
+from magnetar.autorecovery.replicator import Replicator
+from magnetar.autorecovery.settings import AutorecoverySettings
+from magnetar.autorecovery.stats import AutorecoveryHealth, AutorecoveryStats
+from magnetar.autorecovery.worker import Worker
+from magnetar.core.clock import Clock
+from magnetar.ledger.bookies import BookieSet
+from magnetar.ledger.client import LedgerClient
+from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.store import MetadataStore
+
+DEFAULT_SETTINGS: Final = AutorecoverySettings()
+
+
+class Autorecovery:
+    """See the module's text. `start`, then `stop`; the session is its owner's."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieSet,
+        session: MetadataSession,
+        clock: Clock,
+        settings: AutorecoverySettings = DEFAULT_SETTINGS,
+        *,
+        name: str = "autorecovery",
+        rng: Random | None = None,
+    ) -> None:
+        rng = rng if rng is not None else Random()
+        token = f"{name} {rng.getrandbits(64):016x}"
+        self.stats = AutorecoveryStats(clock, settings.stalled_after_s)
+        self._session = session
+        members = MemberWatch(bookies, clock, settings.lost_bookie_delay_s)
+        copy_rate = ByteRate(settings.copy_bytes_per_s_max, clock)
+        check_rate = ByteRate(settings.check_bytes_per_s_max, clock)
+        copier = Copier(bookies, settings, copy_rate, self.stats)
+        prover = Prover(bookies, check_rate, settings.request_timeout_s)
+        checker = LedgerChecker(bookies, prover, None, settings.request_timeout_s)
+        replicator = Replicator(
+            store,
+            bookies,
+            LedgerClient(store, bookies, clock),
+            members,
+            copier,
+            Repairer(prover, copier),
+            clock,
+            settings,
+            rng,
+        )
+        full_check = FullCheck(store, checker, clock, settings, self.stats)
+        self._auditor = Auditor(
+            store, session, members, full_check, clock, settings, self.stats, token, rng
+        )
+        self._worker = Worker(store, session, replicator, clock, settings, self.stats, token, rng)
+
+    async def start(self) -> None:
+        """Begins to look and to work."""
+        self._auditor.start()
+        self._worker.start()
+
+    async def stop(self) -> None:
+        """Cuts off what is under way; nothing is lost by it, another node does it again."""
+        await asyncio.gather(self._worker.stop(), self._auditor.stop())
+
+    def health(self) -> AutorecoveryHealth:
+        """Whether it gets on with what is listed."""
+        if not self._session.valid:
+            return AutorecoveryHealth(ok=True, reason="rests: its session is not established")
+        return self.stats.health()
