@@ -1,89 +1,72 @@
 """A broker's life in the simulation, wired as its process wires it."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from tests.sim.bookies import open_storage
+from tests.sim.clocks import SimClock
 from tests.sim.metadata import MetadataClient, MetadataServer
-from tests.sim.nodes import DATA_DIR, Node
+from tests.sim.nodes import Node
 from tests.sim.transport import SimSocket
 
-from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.settings import BookieSettings
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.defaults import ensure_defaults
+from magnetar.broker.resources import Resources
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
-from magnetar.core.names import NamespaceName
+from magnetar.core.names import parse_topic
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 
-BROKER_PORT: Final = 6650
-KIB: Final = 1 << 10
+if TYPE_CHECKING:
+    from tests.sim.world import World
 
-BOOKIE_SETTINGS: Final = BookieSettings(
-    journal_file_bytes=64 * KIB,
-    journal_preallocate_bytes=16 * KIB,
-    journal_reserve_bytes=1 * KIB,
-    journal_recycled_files_max=2,
-    write_cache_bytes=24 * KIB,
-    flush_age_s=8.0,
-    flush_idle_s=2.0,
-    flush_idle_bytes_min=2 * KIB,
-    block_bytes=2 * KIB,
-    block_bytes_max=4 * KIB,
-    entry_log_bytes=32 * KIB,
-    read_cache_bytes=16 * KIB,
-    gc_interval_s=6.0,
-    gc_minor_interval_s=12.0,
-    gc_major_interval_s=24.0,
-    tombstone_kept_s=5.0,
-    disk_free_bytes_min=0,
-    disk_reserve_bytes=4 * KIB,
-    disk_usage_high=0.9,
-    disk_usage_low=0.8,
-    disk_check_interval_s=2.0,
+BROKER_PORT: Final = 6650
+CACHE_BYTES: Final = 64 << 10
+
+SETTINGS: Final = BrokerSettings(
+    keep_alive_interval_s=5, retention_check_interval_s=3, delete_inactive_topics=False
 )
 
 
-async def broker_main(node: Node, metadata: MetadataServer) -> None:
+async def prepare_cluster(metadata: MetadataServer) -> None:
+    """What the first broker of a cluster makes."""
+    store = MetadataClient(metadata, SimClock(metadata.loop))
+    await ensure_defaults(
+        Resources(store), SETTINGS.cluster_name, service_url="", http_url="", only_broker=False
+    )
+
+
+async def broker_main(node: Node, world: "World") -> None:
     """A broker with a bookie in the same process."""
     clock = node.clock
-    node.mount(64 << 20)
-    assert node.disk is not None
-    bookie = await LocalBookie.open(
-        DATA_DIR,
-        "local",
-        settings=BOOKIE_SETTINGS,
-        clock=clock,
-        files=node.disk,
-        open_index=node.open_index,
-        threads=False,
-    )
-    store = MetadataClient(metadata, clock)
-    ledgers = LedgerClient(store, {"local": bookie}, clock)
+    bookie = await open_storage(node)
+    store = MetadataClient(world.metadata, clock)
+    ledgers = LedgerClient(store, {node.name: bookie}, clock)
     factory = ManagedLedgerFactory(
         store,
         ledgers,
         clock,
-        ManagedLedgerSettings(rollover_entries_max=20, rollover_ms_min=0, cache_bytes_max=64 * KIB),
+        ManagedLedgerSettings(
+            rollover_entries_max=world.plan.rollover_entries,
+            rollover_ms_min=0,
+            cache_bytes_max=CACHE_BYTES,
+        ),
     )
-    settings = BrokerSettings(
-        keep_alive_interval_s=5, retention_check_interval_s=3, delete_inactive_topics=False
-    )
-    service = BrokerService(settings, store, factory, clock)
-    resources = service.resources
-    if service.cluster not in await resources.clusters():
-        await resources.create_cluster(service.cluster, {})
-    if "public" not in await resources.tenants():
-        await resources.create_tenant(
-            "public", {"adminRoles": [], "allowedClusters": [service.cluster]}
-        )
-    namespace = NamespaceName.parse("public/default")
-    if not await resources.namespace_exists(namespace):
-        await resources.create_namespace(namespace, default_policies(service.cluster))
+    service = BrokerService(SETTINGS, store, factory, clock)
     await service.start(
-        SimSocket(node.name, BROKER_PORT),  # type: ignore[arg-type]
+        SimSocket(node.name, BROKER_PORT),  # type: ignore[arg-type]  # has what is asked of it
         service_url=f"pulsar://{node.name}:{BROKER_PORT}",
         http_url=f"http://{node.name}:8080",
     )
     node.service = service
+
+    async def unload(topic: str) -> None:
+        await service.topics.unload(parse_topic(topic))
+
+    async def stop() -> None:
+        await service.stop()
+        await factory.close()
+        await bookie.close()
+
+    node.stop, node.unload = stop, unload
     node.ready = True

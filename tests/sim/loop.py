@@ -241,7 +241,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        process = PROCESS.get(self.world)
+        process = self.current or PROCESS.get(self.world)
         self.failures.append((process, str(context.get("message")), context.get("exception")))
 
     async def create_connection(  # type: ignore[override]  # what the simulated network knows
@@ -266,6 +266,9 @@ class SimLoop(asyncio.BaseEventLoop):
             host, port = sock.getsockname()[:2]
         return self.network.listen(protocol_factory, PROCESS.get(), host, port)
 
+    def __del__(self) -> None:
+        """It holds no sockets and no threads: there is nothing to close."""
+
     def unread_failures(self, processes: Iterable[Process]) -> None:
         """Adds the exceptions of tasks that nobody looked at."""
         for process in processes:
@@ -281,6 +284,5 @@ def _unread(task: "asyncio.Task[Any]") -> bool:
 
 def run(loop: SimLoop, main: Coroutine[Any, Any, T]) -> T:
     """Runs `main` as the world's own coroutine."""
-    asyncio.set_event_loop(None)
     task = loop.world.start(main, "main")
     return loop.run_until_complete(task)

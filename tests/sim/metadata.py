@@ -306,6 +306,9 @@ class MetadataClient:
         lease = await self.call(lambda store: store.grant_lease(ttl_s))
         return SimLease(self, lease.id, ttl_s, asked + ttl_s)
 
+    async def revoke_lease(self, lease_id: int) -> None:
+        await self.call(lambda store: store.revoke_lease(lease_id))
+
     def watch(self, prefix: str, *, from_revision: int | None = None) -> SimWatch:
         self._check_open()
         if from_revision is not None and from_revision < 1:

@@ -5,6 +5,7 @@ page cache has it; with its power lost, as the disk may be found then. What runs
 by no other way than its arguments.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +15,13 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.network import Network
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
+from magnetar.core.errors import MagnetarError
+
 DATA_DIR: Final = Path("/data")
 ORIGIN_S_MAX: Final = 1e6
 SKEW_MS_MAX: Final = 5_000
+RESTART_S: Final = 0.5
+STARTS_FAIL_WITH: Final = (MagnetarError, OSError, TimeoutError)
 
 Main = Callable[["Node"], Coroutine[Any, Any, None]]
 
@@ -36,7 +41,13 @@ class Node:
         """What the life's main coroutine has put up."""
         self.stop: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Ends the life in order, where that is possible."""
+        self.unload: Callable[[str], Coroutine[Any, Any, None]] | None = None
+        """Asks a broker to let go of a topic."""
         self.ready = False
+        self.failed_starts: list[str] = []
+        self.wanted_down = False
+        """A fault holds it down: it is not to be started again by itself."""
+        self.capacity = 1 << 40
         self._main = main
         self._skew_ms = loop.rng.randint(-SKEW_MS_MAX, SKEW_MS_MAX)
         self.clock = SimClock(loop)
@@ -54,9 +65,26 @@ class Node:
         )
         self.process = Process(self.loop, f"{self.name}#{self.lives}", self.name)
         self.processes.append(self.process)
-        self.service, self.stop, self.ready = None, None, False
+        self.service, self.stop, self.unload, self.ready = None, None, None, False
         self.network.power_on(self.name)
-        self.process.start(self._main(self), "main")
+        self._supervise(self.process)
+
+    def _supervise(self, life: Process) -> None:
+        """A process whose start fails ends, and is started again, as a supervisor does it."""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                if not isinstance(error, STARTS_FAIL_WITH):
+                    self.loop.failures.append((life, "the start failed", error))
+                self.failed_starts.append(repr(error))
+                self.loop.at(self.loop.now, self.kill)
+                self.loop.at(self.loop.now + RESTART_S, self._start_unless, life)
+
+        life.start(self._main(self), "main").add_done_callback(ended, context=life.context.copy())
+
+    def _start_unless(self, life: Process) -> None:
+        if self.process is life and not self.wanted_down:
+            self.start()
 
     def kill(self) -> None:
         """SIGKILL: the host goes on, and what was written is in its page cache."""

@@ -1,0 +1,85 @@
+"""`python -m tests.sim --seeds 200 --base 0 --jobs 2`: runs seeds; `--seed 7 --trace` replays one.
+
+Exit status 1 where a seed failed. Hashes must be the same in every run: where they are not, the
+process starts itself again.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from typing import Final
+
+from tests.sim.run import Result, run_forked
+
+STORY_SHOWN: Final = 40
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many")
+    parser.add_argument("--base", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="one seed only, with its story")
+    parser.add_argument("--trace", action="store_true", help="with --seed: every line as it comes")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--bug", default="", help="with this planted bug (tests/sim/bugs)")
+    parser.add_argument("--counts", action="store_true", help="how often what happened")
+    parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
+    arguments = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
+    from tests.sim.bugs import patch_of
+    from tests.sim.simulate import simulate
+
+    patch = patch_of(arguments.bug)
+    if arguments.seed is not None:
+        result = simulate(arguments.seed, trace=arguments.trace, patch=patch)
+        show(result, arguments.bug)
+        return 1 if result.violations else 0
+    seeds = range(arguments.base, arguments.base + arguments.seeds)
+    begun = time.monotonic()
+    counts: Counter[str] = Counter()
+    done = failed = 0
+    longest = Result(-1)
+    for result in run_forked(seeds, lambda seed: simulate(seed, patch=patch), jobs=arguments.jobs):
+        done += 1
+        counts.update(dict.fromkeys(result.counts, 1))
+        longest = max(longest, result, key=lambda one: one.real_s)
+        if result.violations:
+            failed += 1
+            show(result, arguments.bug)
+            if not arguments.keep_going:
+                break
+        if done % 100 == 0:
+            print(f"{done} seeds, {failed} failed, {done / (time.monotonic() - begun):.1f}/s")
+    took_s = time.monotonic() - begun
+    print(
+        f"{done} seeds from {arguments.base} in {took_s:.1f} s ({done / took_s:.1f}/s), "
+        f"{failed} failed; the longest is {longest.seed} with {longest.real_s:.2f} s"
+    )
+    if arguments.counts:
+        for name, count in sorted(counts.items()):
+            print(f"{count:6d} {name}")
+    return 1 if failed else 0
+
+
+def show(result: Result, bug: str) -> None:
+    """What a seed did and which rules it broke."""
+    for line in result.story[:STORY_SHOWN]:
+        print("   ", line)
+    print(
+        f"seed {result.seed}: {len(result.violations)} violations, {result.virtual_s:.1f} s of "
+        f"virtual time in {result.real_s:.2f} s, {result.turns} turns, "
+        f"trace {result.trace_hash & 0xFFFFFFFFFFFFFFFF:016x}"
+    )
+    for violation in result.violations[:8]:
+        print("  !", violation)
+    if result.violations:
+        more = f" --bug '{bug}'" if bug else ""
+        print(f"replay: python -m tests.sim --seed {result.seed} --trace{more}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What the nodes log, in one place: counts of what happened, and errors that nobody expected.
+
+Every line counts as something that happened sometimes: a name that is never counted over many
+seeds shows what the simulation does not reach. An error with a traceback is a fault of the code,
+whatever the network and the disks did.
+"""
+
+import logging
+from collections import Counter
+from typing import Final
+
+from tests.sim.loop import PROCESS, SimLoop
+
+from magnetar.core.log import FIELDS
+
+STORY_LINES_MAX: Final = 400
+
+
+class Watching(logging.Handler):
+    """See the module's text."""
+
+    def __init__(self, loop: SimLoop, *, trace: bool) -> None:
+        super().__init__(logging.INFO)
+        self.loop = loop
+        self.trace = trace
+        self.counts: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self.story: list[str] = []
+
+    def install(self) -> None:
+        root = logging.getLogger()
+        root.handlers[:] = [self]
+        root.setLevel(logging.INFO)
+
+    def tell(self, text: str) -> None:
+        """A line of the run's story."""
+        line = f"{self.loop.now:9.4f} {text}"
+        if self.trace:
+            print(line)
+        if len(self.story) < STORY_LINES_MAX:
+            self.story.append(line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = record.getMessage()
+        self.counts[f"{record.name.removeprefix('magnetar.')}: {event}"] += 1
+        unexpected = record.levelno >= logging.ERROR and record.exc_info
+        if not self.trace and not unexpected:
+            return
+        process = PROCESS.get(self.loop.world)
+        fields = getattr(record, FIELDS, {})
+        pairs = " ".join(f"{key}={value}" for key, value in fields.items())
+        text = f"{process.name:<12} {record.levelname.lower():<7} {record.name} {event} {pairs}"
+        if unexpected:
+            assert record.exc_info is not None
+            trace = logging.Formatter().formatException(record.exc_info)  # type: ignore[arg-type]
+            self.errors.append(f"{self.loop.now:.4f} {text}\n{trace}")
+        if self.trace:
+            print(f"{self.loop.now:9.4f} {text}")
+            if record.exc_info and record.exc_info[0] is not None:
+                print(logging.Formatter().formatException(record.exc_info))

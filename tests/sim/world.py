@@ -1,0 +1,155 @@
+"""One run: the nodes of a plan are started, clients work, faults come, all heals, all is checked.
+
+The phases: start (until every subscription is there), faults, heal (everything is started, resumed
+and connected again), settle (until clients have done what they wanted and copies are whole, within
+a bound of virtual time), check.
+"""
+
+import asyncio
+from random import Random
+from typing import Final
+
+from tests.sim.bookies import bookie_main
+from tests.sim.brokers import BROKER_PORT, broker_main, prepare_cluster
+from tests.sim.client import Client
+from tests.sim.history import History
+from tests.sim.loop import Process, SimLoop
+from tests.sim.metadata import MetadataServer
+from tests.sim.network import Network
+from tests.sim.nodes import Node
+from tests.sim.plan import Plan, TopicPlan
+from tests.sim.watching import Watching
+from tests.sim.workload import Consumer, Producer
+
+START_S_MAX: Final = 60.0
+SETTLE_S_MAX: Final = 240.0
+LOOK_S: Final = 0.25
+QUIET_S: Final = 2.0
+AUDIT: Final = "audit"
+
+
+class World:
+    """See the module's text."""
+
+    def __init__(self, plan: Plan, loop: SimLoop, watching: Watching) -> None:
+        self.plan, self.loop, self.watching = plan, loop, watching
+        self.rng = Random(plan.seed ^ 0x5EED)
+        self.network = Network(loop, plan.weather)
+        self.metadata = MetadataServer(loop, self.network)
+        self.history = History(loop.time)
+        self.bookies = [self._node(f"bookie-{n + 1}", bookie_main) for n in range(plan.bookies)]
+        self.brokers = [self._node(f"broker-{n + 1}", broker_main) for n in range(plan.brokers)]
+        self.nodes = {node.name: node for node in (*self.bookies, *self.brokers)}
+        self.clients = [Process(loop, f"client-{n}", f"client-{n}") for n in range(2)]
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self.healed_at = 0.0
+
+    def _node(self, name: str, main: object) -> Node:
+        return Node(self.loop, self.network, name, lambda node: main(node, self))  # type: ignore[operator]
+
+    def tell(self, text: str) -> None:
+        self.watching.tell(text)
+
+    def processes(self) -> list[Process]:
+        """Every life there was."""
+        lives = [process for node in self.nodes.values() for process in node.processes]
+        return [*lives, *self.clients, self.metadata.process, self.loop.world]
+
+    def hosts(self) -> list[str]:
+        return [*self.nodes, "metadata", *(client.host for client in self.clients)]
+
+    # -- phases ----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """All nodes, the namespace, and every subscription."""
+        setup = Process(self.loop, "setup", "setup")
+        await setup.start(prepare_cluster(self.metadata), "prepare")
+        for node in self.nodes.values():
+            node.start()
+        rng = self.rng
+        for topic in self.plan.topics:
+            for name, kind, consumers in topic.subscriptions:
+                for _ in range(consumers):
+                    self._consume(topic.name, name, kind)
+            if topic.audited:
+                self._consume(topic.name, AUDIT, 0, acks=False)
+        deadline = self.loop.now + START_S_MAX
+        for consumer in self.consumers:
+            if consumer.kind == 0 and consumer.subscribed.is_set():
+                continue
+            async with asyncio.timeout(max(deadline - self.loop.now, 0.1)):
+                await consumer.subscribed.wait()
+        for topic in self.plan.topics:
+            for number in range(topic.producers):
+                self._produce(topic, f"p{number}", rng)
+
+    def _client(self) -> Client:
+        services = [(broker.name, BROKER_PORT) for broker in self.brokers]
+        return Client(services, self.rng.randrange)
+
+    def _consume(self, topic: str, name: str, kind: int, *, acks: bool = True) -> None:
+        consumer = Consumer(self._client(), self.history, topic, name, kind, self._rng(), acks=acks)
+        self.consumers.append(consumer)
+        process = self.rng.choice(self.clients)
+        process.start(consumer.run(), f"consumer {topic} {name}")
+
+    def _produce(self, topic: TopicPlan, name: str, rng: Random) -> None:
+        producer = Producer(
+            self._client(),
+            self.history,
+            topic.name,
+            name,
+            self._rng(),
+            messages=topic.messages,
+            pace_s=topic.pace_s,
+            size_bytes=topic.size_bytes,
+        )
+        self.producers.append(producer)
+        rng.choice(self.clients).start(producer.run(), f"producer {topic.name} {name}")
+
+    def _rng(self) -> Random:
+        return Random(self.rng.randrange(1 << 40))
+
+    async def heal(self) -> None:
+        """Everything works again."""
+        self.tell("heal everything")
+        self.network.heal_all()
+        self.network.weather.slow_chance = 0.0
+        self.metadata.lost_answer_chance = 0.0
+        if self.metadata.down:
+            self.metadata.come_up()
+        for node in self.nodes.values():
+            node.disk_ms = 0.3
+            if node.disk is not None:
+                node.disk.capacity = node.capacity
+            if not node.alive:
+                node.start()
+            elif node.process is not None and node.process.paused:
+                node.process.resume()
+        self.healed_at = self.loop.now
+
+    async def settle(self) -> None:
+        """Waits until the clients have got everything; says what is missing where they do not."""
+        deadline = self.loop.now + SETTLE_S_MAX
+        while missing := self._missing():
+            if self.loop.now > deadline:
+                self.history.violated(f"did not settle in {SETTLE_S_MAX:.0f} s: {missing}")
+                return
+            await asyncio.sleep(LOOK_S)
+        self.tell(f"clients are done {self.loop.now - self.healed_at:.2f} s after the heal")
+        await asyncio.sleep(QUIET_S)
+
+    def _missing(self) -> str:
+        for producer in self.producers:
+            if not producer.done:
+                return f"{producer.topic} {producer.name} still has messages without a receipt"
+        for topic in self.history.topics.values():
+            for subscription in topic.subscriptions.values():
+                for key, sent in topic.sent.items():
+                    if sent.receipt is not None and not subscription.delivered.get(key):
+                        return (
+                            f"{topic.name}/{subscription.name}: {key}, receipted as {sent.receipt} "
+                            f"at {sent.receipted_at:.3f}, was not delivered"
+                        )
+        return ""
