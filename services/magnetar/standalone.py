@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.admin.server import AdminServer, bind
+from magnetar.admin.server import AdminServer
 from magnetar.bookie.local import LocalBookie
 from magnetar.broker.defaults import ensure_defaults
 from magnetar.broker.ledger_settings import managed_ledger_settings
@@ -19,6 +19,7 @@ from magnetar.core.log import get_logger
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.embedded import open_embedded
+from magnetar.observe.listen import bind
 
 log = get_logger("magnetar.standalone")
 

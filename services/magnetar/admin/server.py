@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.observe.health import Probes
+from magnetar.observe.listen import bind
 
 if TYPE_CHECKING:
     from magnetar.admin.embedded_server import EmbeddedServer
@@ -34,22 +35,6 @@ log = get_logger("magnetar.admin")
 LISTEN_BACKLOG: Final = 1_024
 READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 2.0
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """The listening socket's socket, bound; raises OSError where the port is not to be had."""
-    family, kind, proto, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    sock = socket.socket(family, kind, proto)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 class AdminServer:

@@ -11,7 +11,7 @@ from typing import Final
 from magnetar.bookie.registration import RACK_DEFAULT
 from magnetar.bookie.settings import MIB, BookieSettings
 from magnetar.broker.setting import SettingsError, setting
-from magnetar.cluster.settings import MemberSettings, ProcessSettings
+from magnetar.cluster.settings import MemberSettings, ProcessSettings, RecoverySettings
 
 BOOKIE: Final = "Bookie"
 STORAGE: Final = "Bookie's storage"
@@ -19,7 +19,7 @@ _DEFAULT: Final = BookieSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookieProcessSettings(ProcessSettings, MemberSettings):
+class BookieProcessSettings(ProcessSettings, RecoverySettings, MemberSettings):
     """A storage node."""
 
     data_dir: Path = setting(

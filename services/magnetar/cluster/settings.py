@@ -103,7 +103,73 @@ class ProcessSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutorecoveryProcessSettings(ProcessSettings, MemberSettings):
+class RecoverySettings:
+    """How lost copies are made anew, in a process of its own or in a bookie's."""
+
+    lost_bookie_delay_s: int = setting(
+        10,
+        "How long a bookie must be away until its ledgers are copied to others (BookKeeper: 0).",
+        group=AUTORECOVERY,
+        unit="s",
+        low=0,
+        high=86_400,
+        pulsar="lostBookieRecoveryDelay",
+    )
+    open_ledger_grace_ms: int = setting(
+        30_000,
+        "How long the writer of an open ledger has to replace a lost bookie itself.",
+        group=AUTORECOVERY,
+        unit="ms",
+        low=0,
+        high=3_600_000,
+        pulsar="openLedgerRereplicationGracePeriod",
+    )
+    audit_interval_s: int = setting(
+        86_400,
+        "How often every ledger's record is held against the bookies, whatever happened.",
+        group=AUTORECOVERY,
+        unit="s",
+        low=1,
+        high=31_536_000,
+        pulsar="auditorPeriodicBookieCheckInterval",
+    )
+    ledger_check_interval_s: int = setting(
+        604_800,
+        "How often every copy of every entry is read and compared; 0: never.",
+        group=AUTORECOVERY,
+        unit="s",
+        low=0,
+        high=31_536_000,
+        pulsar="auditorPeriodicCheckInterval",
+    )
+    recovery_ledgers_at_once: int = setting(
+        2,
+        "Ledgers that one process makes whole at the same time.",
+        group=AUTORECOVERY,
+        unit="ledgers",
+        low=1,
+        high=1_000,
+    )
+    recovery_copy_mb_per_s_max: int = setting(
+        64,
+        "How fast one process copies; 0: as fast as it goes.",
+        group=AUTORECOVERY,
+        unit="MiB/s",
+        low=0,
+        high=1 << 20,
+    )
+    recovery_check_mb_per_s_max: int = setting(
+        32,
+        "How fast one process reads for the comparison of copies; 0: as fast as it goes.",
+        group=AUTORECOVERY,
+        unit="MiB/s",
+        low=0,
+        high=1 << 20,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutorecoveryProcessSettings(ProcessSettings, RecoverySettings, MemberSettings):
     """A process that only watches over ledgers."""
 
     host: str = setting(

@@ -16,7 +16,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -110,14 +110,14 @@ class _Connection(asyncio.Protocol):
         self._answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        self._transport = transport
+        # uvloop's transports are not of asyncio's classes.
+        self._transport = cast("asyncio.Transport", transport)
         if len(self._connections) >= CONNECTIONS_MAX:
-            transport.abort()
+            self._transport.abort()
             return
         self._connections.add(self)
         loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(REQUEST_TIMEOUT_S, transport.abort)
+        self._deadline = loop.call_later(REQUEST_TIMEOUT_S, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._connections.discard(self)

@@ -9,7 +9,8 @@ import socket
 import httpx
 import pytest
 
-from magnetar.admin.server import AdminServer, bind
+from magnetar.admin.server import AdminServer
+from magnetar.observe.listen import bind
 
 from .support import start_service, stop_service
 

@@ -1,12 +1,14 @@
 """The tiny HTTP server of processes that have no REST."""
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
+import uvloop
 
 from magnetar.observe import health
 from magnetar.observe.metrics import single
@@ -50,6 +52,12 @@ class Process:
 
 @pytest.fixture
 async def process() -> AsyncIterator[Process]:
+    async with serving() as process:
+        yield process
+
+
+@contextlib.asynccontextmanager
+async def serving() -> AsyncIterator[Process]:
     process = Process(held={"role": "bookie", "ledgers": 3})
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
@@ -57,6 +65,14 @@ async def process() -> AsyncIterator[Process]:
     process.port = await server.start(listener)
     yield process
     await server.stop()
+
+
+def test_the_loop_that_servers_run_on_serves_it_too() -> None:
+    async def ask() -> int:
+        async with serving() as process:
+            return (await process.get("/healthz"))[0]
+
+    assert uvloop.run(ask()) == 200
 
 
 async def test_a_living_process_says_so(process: Process) -> None:

@@ -14,7 +14,7 @@ ACTIONS: Final = ("inspect",)
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `bookie` and what belongs to it."""
     from magnetar.cli import roles
-    from magnetar.cli.bookie.run import DESCRIPTION
+    from magnetar.cli.bookie.serving import DESCRIPTION
 
     parser = subparsers.add_parser(
         "bookie", help="run a bookie, or look after its files", description=DESCRIPTION
@@ -27,4 +27,4 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Does what was asked; returns the exit code."""
-    return int(import_module(f"magnetar.cli.bookie.{args.action or 'run'}").run(args))
+    return int(import_module(f"magnetar.cli.bookie.{args.action or 'serving'}").run(args))

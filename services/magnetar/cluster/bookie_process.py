@@ -1,0 +1,159 @@
+"""A bookie's process: its disks, its server and registration, its health, and autorecovery.
+
+Both ports are taken first, then the metadata store is waited for, then the disks are opened (and
+held to this cluster), and last the session is started, which registers the bookie. It stops the
+other way round: not ready, no longer registered, all answered, all flushed.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from magnetar import __version__
+from magnetar.admin.metrics.bookie_series import bookie_families
+from magnetar.bookie.api import BookieIdentity
+from magnetar.bookie.service import BookieService, BookieServiceSettings
+from magnetar.cluster.bookie_settings import BookieProcessSettings
+from magnetar.cluster.identity import hold_to_cluster
+from magnetar.cluster.membership import Membership, join
+from magnetar.cluster.nodes import Readiness, serve_health, session_reason
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.observe.listen import bind
+
+if TYPE_CHECKING:
+    from magnetar.cluster.autorecovery_part import AutorecoveryPart
+
+
+@dataclass(slots=True)
+class BookieProcess:
+    """A running bookie."""
+
+    identity: BookieIdentity
+    address: str
+    http_url: str
+    _parts: "_Parts"
+    _closing: AsyncExitStack
+
+    async def stop(self) -> None:
+        """Deregisters, answers what was asked, flushes and closes everything."""
+        self._parts.readiness.close()
+        await self._closing.aclose()
+
+
+@dataclass(slots=True)
+class _Parts:
+    """What health and metrics look at; there bit by bit while the process starts."""
+
+    settings: BookieProcessSettings
+    readiness: Readiness = field(default_factory=Readiness)
+    service: BookieService | None = None
+    recovery: "AutorecoveryPart | None" = None
+
+    def status(self) -> Mapping[str, object]:
+        told: dict[str, object] = {
+            "role": "bookie",
+            "version": __version__,
+            "cluster": self.settings.cluster_name,
+            "bookie_id": self.settings.identity,
+        }
+        if self.service is not None:
+            bookie = self.service.bookie
+            stats = bookie.stats()
+            told |= {
+                "incarnation": bookie.identity.incarnation,
+                "registered": self.service.registered,
+                "writable": self.service.server.writable,
+                "read_only_reason": stats.read_only_reason,
+                "connections": len(self.service.server.connections),
+                "entries_added": stats.entries_added,
+                "entries_read": stats.entries_read,
+                "disk_bytes_total": stats.disk_bytes_total,
+                "disk_used_bytes": stats.disk_bytes_total - stats.disk_bytes_free,
+            }
+        if self.recovery is not None:
+            told["autorecovery"] = self.recovery.status()
+        return told
+
+    def metrics(self) -> Iterable[str]:
+        if self.service is not None:
+            yield from bookie_families([self.service.bookie])
+        if self.recovery is not None:
+            yield from self.recovery.families()
+
+    def registered_reason(self) -> str:
+        """A bookie that is read-only is ready: it can be read from, and says so elsewhere."""
+        if self.service is None or self.service.registered:
+            return ""
+        return str(self.service.server.add_refusal)
+
+
+async def start(settings: BookieProcessSettings) -> BookieProcess:
+    """Raises OSError for a port in use, or what is wrong with the disks or the metadata store."""
+    clock = SystemClock()
+    parts = _Parts(settings)
+    async with AsyncExitStack() as opened:
+        listener = bind(settings.host, settings.port)
+        opened.callback(listener.close)
+        http_port = await serve_health(
+            opened,
+            settings.host,
+            settings.http_port,
+            parts.readiness,
+            parts.status,
+            parts.metrics,
+        )
+        member = await join(settings, settings.cluster_name, clock, f"bookie {settings.identity}")
+        opened.push_async_callback(member.store.close)
+        # Whatever is registered under the session goes with it, and before the store.
+        opened.push_async_callback(member.session.stop)
+        service = await _open(opened, settings, member, clock, http_port)
+        await service.start(listener)
+        if settings.autorecovery:
+            from magnetar.cluster.autorecovery_part import AutorecoveryPart
+
+            part = AutorecoveryPart(member, clock, settings, settings.identity)
+            opened.push_async_callback(part.stop)
+            await part.open()
+            parts.recovery = part
+        parts.service = service
+        await member.session.start()
+        if parts.recovery is not None:
+            await parts.recovery.start()
+        parts.readiness.open(parts.registered_reason, lambda: session_reason(member.session))
+        host = settings.advertised_host or settings.host
+        return BookieProcess(
+            service.bookie.identity,
+            f"{host}:{service.server.port}",
+            f"http://{host}:{http_port}",
+            parts,
+            opened.pop_all(),
+        )
+    raise AssertionError("unreachable")
+
+
+async def _open(
+    opened: AsyncExitStack,
+    settings: BookieProcessSettings,
+    member: Membership,
+    clock: Clock,
+    http_port: int,
+) -> BookieService:
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    service = await BookieService.open(
+        settings.data_dir,
+        member.store,
+        member.session,
+        clock,
+        BookieServiceSettings(
+            bookie_id=settings.identity,
+            advertised_host=settings.advertised_host or settings.host,
+            http_port=http_port,
+            rack=settings.rack,
+            cluster=member.cluster.cluster_id,
+        ),
+        bookie_settings=settings.storage(),
+    )
+    opened.push_async_callback(service.stop)
+    hold_to_cluster(settings.data_dir, member.cluster)
+    return service
