@@ -1,9 +1,8 @@
 """What one setting is: its default, unit, range, Pulsar's name for it and a sentence.
 
-Settings are plain slots dataclasses, so that a process that was given no configuration does not
-pay for pydantic at its start (150 ms here). `setting()` puts what the validation, the command
-`magnetar config explain` and `docs/configuration.md` need beside each field: one description,
-nothing repeated. `checked` holds a built object to its ranges, whichever way it was built.
+Settings are plain dataclasses. `setting()` puts what the validation, the command `magnetar config
+explain` and `docs/configuration.md` need beside each field: one description, nothing repeated.
+`checked` holds a built object to its ranges, whichever way it was built.
 """
 
 from collections.abc import Mapping

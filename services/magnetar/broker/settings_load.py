@@ -7,9 +7,7 @@
 
 A key that Pulsar has and Magnetar does not serve is warned of once; a setting of another role is
 passed over with a note, so that all processes of a cluster may share a file; one that nobody knows
-is an error that names its source and what was likely meant. With flags alone there is nothing to
-parse but what argparse did, so pydantic (150 ms of a start) is imported only once a file or a
-variable gives something; a test holds both ways to the same result.
+is an error that names its source and what was likely meant.
 """
 
 import re
@@ -20,6 +18,7 @@ from typing import Final, Generic, TypeVar
 
 from magnetar.broker.setting import Setting, SettingsError, settings_of
 from magnetar.broker.settings import StandaloneSettings
+from magnetar.broker.settings_values import validate
 
 S = TypeVar("S")
 
@@ -91,12 +90,7 @@ def load(
     origins: dict[str, str] = {}
     for source in sources:
         origins = source.origins | origins
-    if any(source.values for source in sources[1:]):
-        from magnetar.broker.settings_model import validate
-
-        settings = validate(cls, [source.values for source in sources], origins)
-    else:
-        settings = cls(**flags)
+    settings = validate(cls, [source.values for source in sources], origins)
     unsupported = sorted({key for source in sources for key in source.unsupported})
     of_others = sorted({key for source in sources for key in source.of_others})
     return Loaded(

@@ -38,8 +38,7 @@ class MemberSettings:
     )
     metadata_tls_ca_file: Path | None = setting(
         None,
-        "Authorities (PEM) that etcd's certificates must come from; for `https` URLs. By default "
-        "the machine's.",
+        "Authorities (PEM) that etcd's certificates must come from; by default the machine's.",
         group=CLUSTER,
     )
     metadata_tls_cert_file: Path | None = setting(
@@ -234,15 +233,13 @@ class BrokerProcessSettings(BalancedBrokerSettings, MemberSettings):
     )
     advertised_listeners: tuple[str, ...] = setting(
         (),
-        "Addresses by the name of a listener that clients ask for: `name:pulsar://host:port`, "
-        "commas between.",
+        "Addresses by the listener that clients ask for: `name:pulsar://host:port`, with commas.",
         group=BROKER,
         pulsar="advertisedListeners",
     )
     internal_listener_name: str | None = setting(
         None,
-        "Which of them brokers use among themselves, and clients that name none; by default the "
-        "first.",
+        "Which of them brokers use, and clients that name none; by default the first.",
         group=BROKER,
         pulsar="internalListenerName",
     )
