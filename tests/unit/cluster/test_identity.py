@@ -1,0 +1,54 @@
+"""Which cluster a store and a bookie's disks are of."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from magnetar.cluster.identity import (
+    CLUSTER_FILE,
+    CLUSTER_KEY,
+    claim_cluster,
+    hold_to_cluster,
+)
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import MetadataError, PreconditionFailed
+from magnetar.metadata.memory import MemoryStore
+
+
+async def test_of_all_that_start_together_one_draws_the_id() -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock)
+    found = await asyncio.gather(
+        *(claim_cluster(store, "blue", clock, f"id-{number}") for number in range(5))
+    )
+    assert len(set(found)) == 1
+    assert await claim_cluster(store, "blue", clock, "later") == found[0]
+    await store.close()
+
+
+async def test_a_process_of_another_cluster_is_refused_with_what_to_look_at() -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock)
+    await claim_cluster(store, "blue", clock, "id")
+    with pytest.raises(PreconditionFailed, match=r"'blue'.*'green'.*cluster_name"):
+        await claim_cluster(store, "green", clock, "other")
+    await store.put(CLUSTER_KEY, b"no json")
+    with pytest.raises(MetadataError, match=CLUSTER_KEY):
+        await claim_cluster(store, "blue", clock, "id")
+    await store.close()
+
+
+async def test_disks_of_another_cluster_are_refused(tmp_path: Path) -> None:
+    clock = SystemClock()
+    stores = [MemoryStore(clock), MemoryStore(clock)]
+    one, other = [await claim_cluster(s, "blue", clock, f"id-{i}") for i, s in enumerate(stores)]
+    hold_to_cluster(tmp_path, one)
+    hold_to_cluster(tmp_path, one)
+    with pytest.raises(PreconditionFailed, match=r"id-0.*id-1.*data_dir"):
+        hold_to_cluster(tmp_path, other)
+    (tmp_path / CLUSTER_FILE).write_text("torn")
+    with pytest.raises(PreconditionFailed, match=CLUSTER_FILE):
+        hold_to_cluster(tmp_path, one)
+    for store in stores:
+        await store.close()
