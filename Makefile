@@ -14,6 +14,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 PROTO := services/magnetar/wire/_pb
 CODE := services operator spark-jobs tests
 
+comma := ,
 # `$(call took,TEXT)` before the work: says what begins; the time is printed when the recipe ends.
 took = trap 'echo "== $@: $$SECONDS s"' EXIT; SECONDS=0; echo "== $@: $(1)"
 
@@ -61,6 +62,11 @@ java: ## what the Java clients' tests need: a JDK (17 or newer) and Maven
 crash: $(DEV_STAMP) ## the long crash campaign: 50 kills under load
 	@$(call took,kill -9 at random moments under load)
 	$(BIN)/python -m pytest -m long tests/integration tests/unit/bookie $(ARGS)
+
+.PHONY: sim
+sim: $(DEV_STAMP) ## the whole system simulated, by seed (SEEDS=1000 SEED_BASE=0 ARGS="--seed 7 --trace")
+	@$(call took,brokers$(comma) bookies$(comma) metadata and clients on one seeded loop$(comma) with faults)
+	$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),300) --base $(or $(SEED_BASE),0) $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(DEV_STAMP) ## the long fuzz campaign: a million frames and more

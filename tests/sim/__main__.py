@@ -25,11 +25,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--bug", default="", help="with this planted bug (tests/sim/bugs)")
     parser.add_argument("--counts", action="store_true", help="how often what happened")
+    parser.add_argument("--hashes", action="store_true", help="the hash of each run's trace")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])  # noqa: S606
     from tests.sim.bugs import patch_of
     from tests.sim.simulate import simulate
 
@@ -45,6 +46,8 @@ def main() -> int:
     longest = Result(-1)
     for result in run_forked(seeds, lambda seed: simulate(seed, patch=patch), jobs=arguments.jobs):
         done += 1
+        if arguments.hashes:
+            print(f"trace {result.seed} {hash_text(result)}")
         counts.update(dict.fromkeys(result.counts, 1))
         longest = max(longest, result, key=lambda one: one.real_s)
         if result.violations:
@@ -65,6 +68,11 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def hash_text(result: Result) -> str:
+    """What two runs of a seed must have in common."""
+    return f"{result.trace_hash & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
 def show(result: Result, bug: str) -> None:
     """What a seed did and which rules it broke."""
     for line in result.story[:STORY_SHOWN]:
@@ -72,7 +80,7 @@ def show(result: Result, bug: str) -> None:
     print(
         f"seed {result.seed}: {len(result.violations)} violations, {result.virtual_s:.1f} s of "
         f"virtual time in {result.real_s:.2f} s, {result.turns} turns, "
-        f"trace {result.trace_hash & 0xFFFFFFFFFFFFFFFF:016x}"
+        f"trace {hash_text(result)}"
     )
     for violation in result.violations[:8]:
         print("  !", violation)

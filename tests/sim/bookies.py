@@ -2,11 +2,15 @@
 
 from typing import TYPE_CHECKING, Final
 
+from tests.sim.metadata import MetadataClient
 from tests.sim.nodes import DATA_DIR, Node
 
-from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.net.server import BookieServer
+from magnetar.autorecovery.service import Autorecovery
+from magnetar.autorecovery.settings import AutorecoverySettings
+from magnetar.bookie.service import BookieService, BookieServiceSettings
 from magnetar.bookie.settings import KIB, BookieSettings
+from magnetar.ledger.registered_bookies import RegisteredBookies, RegisteredSettings
+from magnetar.metadata.session import MetadataSession
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -39,31 +43,68 @@ STORAGE: Final = BookieSettings(
 )
 
 
+RECOVERY: Final = AutorecoverySettings(
+    lost_bookie_delay_s=4.0,
+    open_ledger_grace_s=6.0,
+    audit_interval_s=40.0,
+    check_interval_s=30.0,
+    poll_interval_s=5.0,
+    attempts_max=8,
+    backoff_first_s=1.0,
+    backoff_max_s=10.0,
+    request_timeout_s=5.0,
+)
+
+REGISTERED: Final = RegisteredSettings(quarantine_s=20.0, quarantine_late_s=5.0, keep_s=60.0)
+SESSION_TTL_S: Final = 5.0
+
+
 async def bookie_main(node: Node, world: "World") -> None:
-    """Opens what the disk has, registers, serves."""
+    """Opens what the disk has, registers, serves; autorecovery runs beside it."""
+    clock, rng = node.clock, node.rng
     node.capacity = CAPACITY_BYTES
-    bookie = await open_storage(node)
-    server = BookieServer(bookie, pressure=bookie)
-    await server.start(host=node.name, port=BOOKIE_PORT)
-    node.service = bookie
+    disk = node.mount(CAPACITY_BYTES)
+    store = MetadataClient(world.metadata, clock)
+    session = MetadataSession(store, SESSION_TTL_S, clock, node.name)
+    service = await BookieService.open(
+        DATA_DIR,
+        store,
+        session,
+        clock,
+        BookieServiceSettings(
+            bookie_id=node.name,
+            advertised_host=node.name,
+            verify_s=5.0,
+            garbage_interval_s=6.0,
+            garbage_timeout_s=10.0,
+        ),
+        bookie_settings=STORAGE,
+        files=disk,
+        open_index=node.open_index,
+        threads=False,
+        random=rng,
+    )
+    await service.start(host=node.name, port=BOOKIE_PORT)
+    bookies = registered_bookies(node, store)
+    recovery = Autorecovery(store, bookies, session, clock, RECOVERY, name=node.name, rng=rng)
+    await bookies.start()
+    await session.start()
+    await recovery.start()
+    node.service = service
 
     async def stop() -> None:
-        await server.stop()
-        await bookie.close()
+        await recovery.stop()
+        await bookies.stop()
+        await service.stop()
+        await session.stop()
+        await store.close()
 
     node.stop = stop
     node.ready = True
 
 
-async def open_storage(node: Node) -> LocalBookie:
-    """The bookie of the node's disk."""
-    disk = node.mount(CAPACITY_BYTES)
-    return await LocalBookie.open(
-        DATA_DIR,
-        node.name,
-        settings=STORAGE,
-        clock=node.clock,
-        files=disk,
-        open_index=node.open_index,
-        threads=False,
+def registered_bookies(node: Node, store: MetadataClient) -> RegisteredBookies:
+    """The bookies as a process of this node finds them."""
+    return RegisteredBookies(
+        store, node.clock, client=node.name, settings=REGISTERED, random=node.rng
     )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Final
 
-from tests.sim.bookies import open_storage
+from tests.sim.bookies import SESSION_TTL_S, registered_bookies
 from tests.sim.clocks import SimClock
 from tests.sim.metadata import MetadataClient, MetadataServer
 from tests.sim.nodes import Node
@@ -14,8 +14,10 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.names import parse_topic
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import LedgerSettings
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
+from magnetar.metadata.session import MetadataSession
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -24,7 +26,10 @@ BROKER_PORT: Final = 6650
 CACHE_BYTES: Final = 64 << 10
 
 SETTINGS: Final = BrokerSettings(
-    keep_alive_interval_s=5, retention_check_interval_s=3, delete_inactive_topics=False
+    keep_alive_interval_s=5,
+    retention_check_interval_s=3,
+    delete_inactive_topics=False,
+    shutdown_timeout_ms=10_000,
 )
 
 
@@ -37,22 +42,24 @@ async def prepare_cluster(metadata: MetadataServer) -> None:
 
 
 async def broker_main(node: Node, world: "World") -> None:
-    """A broker with a bookie in the same process."""
-    clock = node.clock
-    bookie = await open_storage(node)
+    """Finds the bookies, registers, serves."""
+    clock, plan = node.clock, world.plan
     store = MetadataClient(world.metadata, clock)
-    ledgers = LedgerClient(store, {node.name: bookie}, clock)
+    bookies = registered_bookies(node, store)
+    ledgers = LedgerClient(store, bookies, clock, ledger_settings(world), rng=node.rng)
     factory = ManagedLedgerFactory(
         store,
         ledgers,
         clock,
         ManagedLedgerSettings(
-            rollover_entries_max=world.plan.rollover_entries,
+            rollover_entries_max=plan.rollover_entries,
             rollover_ms_min=0,
             cache_bytes_max=CACHE_BYTES,
         ),
     )
-    service = BrokerService(SETTINGS, store, factory, clock)
+    session = MetadataSession(store, SESSION_TTL_S, clock, node.name)
+    service = BrokerService(SETTINGS, store, factory, clock, session=session)
+    await bookies.start()
     await service.start(
         SimSocket(node.name, BROKER_PORT),  # type: ignore[arg-type]  # has what is asked of it
         service_url=f"pulsar://{node.name}:{BROKER_PORT}",
@@ -61,12 +68,32 @@ async def broker_main(node: Node, world: "World") -> None:
     node.service = service
 
     async def unload(topic: str) -> None:
-        await service.topics.unload(parse_topic(topic))
+        name = parse_topic(topic)
+        ownership = service.cluster_ownership
+        if ownership is None:
+            return
+        bundle = ownership.bundle_of(name)
+        if bundle is not None and ownership.has(bundle):
+            await ownership.unload(bundle)
 
     async def stop() -> None:
         await service.stop()
         await factory.close()
-        await bookie.close()
+        await bookies.stop()
+        await store.close()
 
     node.stop, node.unload = stop, unload
     node.ready = True
+
+
+def ledger_settings(world: "World") -> LedgerSettings:
+    """The plan's quorums, and deadlines that suit its virtual time."""
+    ensemble_size, write_quorum, ack_quorum = world.plan.quorum
+    return LedgerSettings(
+        ensemble_size=ensemble_size,
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        stripe_entries=world.plan.stripe_entries,
+        avoid_s=10.0,
+        regrow_interval_s=2.0,
+    )

@@ -6,6 +6,7 @@ What could be held to at once was: see `history.py`.
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from tests.sim.copies import check_copies
 from tests.sim.history import TopicHistory
 from tests.sim.loop import Process
 from tests.sim.reading import read_all
@@ -28,6 +29,7 @@ async def check(world: "World") -> None:
                 break
         if plan.audited:
             await _check_log(world, topic)
+    await check_copies(world)
     world.loop.unread_failures(world.processes())
     for process, text, error in world.loop.failures:
         history.violated(f"unhandled in {process.name}: {text} {error!r}")

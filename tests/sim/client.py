@@ -17,7 +17,7 @@ from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.encoder import PING_FRAME, PONG_FRAME, encode_command
 from magnetar.wire.events import Command
 
-ANSWER_TIMEOUT_S: Final = 8.0
+ANSWER_TIMEOUT_S: Final = 12.0
 CONNECT_TIMEOUT_S: Final = 4.0
 PING_S: Final = 3.0
 SILENT_S: Final = 7.0

@@ -169,7 +169,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # -- what asyncio asks of a loop -------------------------------------------------------
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]  # typeshed ties the arguments to the callback
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         if context is None:
@@ -178,12 +178,12 @@ class SimLoop(asyncio.BaseEventLoop):
         context.get(PROCESS, self.world).take(handle)
         return handle
 
-    def call_soon_threadsafe(
+    def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
@@ -196,7 +196,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.at(when, self._due, handle, context.get(PROCESS, self.world))
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],

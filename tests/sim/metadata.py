@@ -23,12 +23,14 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.metadata.leases import LocalLease
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.operations import leases_named
 from magnetar.metadata.store import (
     Compacted,
     InvalidOperation,
     LeaseLost,
     MetadataUnavailable,
     Operation,
+    Put,
     Record,
     StoreClosed,
     WatchEvent,
@@ -122,11 +124,12 @@ class SimLease:
     def __init__(self, client: "MetadataClient", id_: int, ttl_s: float, deadline: float) -> None:
         self._client = client
         self.id, self.ttl_s, self.deadline = id_, ttl_s, deadline
-        self._lost = False
+        self.lost = False
 
     @property
     def valid(self) -> bool:
-        return not self._lost and self._client.clock.monotonic() < self.deadline
+        client = self._client
+        return not (self.lost or client.closed) and client.clock.monotonic() < self.deadline
 
     async def keep_alive(self) -> None:
         asked = self._client.clock.monotonic()
@@ -137,7 +140,7 @@ class SimLease:
         try:
             await self._client.call(renew)
         except LeaseLost:
-            self._lost = True
+            self.lost = True
             raise
         self.deadline = asked + self.ttl_s
 
@@ -146,7 +149,7 @@ class SimLease:
             with suppress(LeaseLost):
                 await _lease_of(store, self.id).revoke()
 
-        self._lost = True
+        self.lost = True
         await self._client.call(revoke)
 
 
@@ -185,10 +188,7 @@ class SimWatch:
         client = self._client
         try:
             if self._first is None:
-                self._answer, self._start = self._start, None
-                if self._answer is None:
-                    raise Compacted("where the watch was to start is not known")
-                self._first = await client.answer(self._answer, REQUEST_TIMEOUT_S) + 1
+                self._first = await self._started() + 1
                 return
             first = self._first
             self._answer = client.send(lambda _: client.server.poll(self._prefix, first))
@@ -200,8 +200,22 @@ class SimWatch:
         except MetadataUnavailable:
             if self._first is not None:
                 await asyncio.sleep(POLL_RETRY_S)
-        except (Compacted, StoreClosed, InvalidOperation) as error:
+        except (Compacted, StoreClosed, InvalidOperation, StopAsyncIteration) as error:
             self._end = self._end or error
+
+    async def _started(self) -> int:
+        """The revision at which the watch was asked for."""
+        start = self._answer = self._start
+        if start is None:
+            raise Compacted("where the watch was to start is not known")
+        try:
+            revision = await self._client.answer(asyncio.shield(start), REQUEST_TIMEOUT_S)
+        except MetadataUnavailable:
+            self._start = None
+            raise
+        if revision is None:
+            raise StopAsyncIteration
+        return revision
 
     def close(self) -> None:
         self._events.clear()
@@ -221,8 +235,9 @@ class MetadataClient:
         self.server, self.clock = server, clock
         self._process = PROCESS.get()
         self._arrived = 0.0
-        self._closed = False
+        self.closed = False
         self._watches: list[SimWatch] = []
+        self._leases: dict[int, SimLease] = {}
 
     # -- how calls travel ------------------------------------------------------------------
 
@@ -269,7 +284,7 @@ class MetadataClient:
         return result
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise StoreClosed("the metadata store is closed")
 
     # -- MetadataStore ---------------------------------------------------------------------
@@ -286,17 +301,20 @@ class MetadataClient:
     async def put(
         self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
     ) -> int:
-        value = bytes(value)
-        return await self.call(
-            lambda store: store.put(key, value, expected=expected, lease_id=lease_id)
-        )
+        return await self.transact([Put(key, bytes(value), expected, lease_id)])
 
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         return await self.call(lambda store: store.delete(key, expected=expected))
 
     async def transact(self, operations: Sequence[Operation]) -> int:
         operations = tuple(operations)
-        return await self.call(lambda store: store.transact(operations))
+        try:
+            return await self.call(lambda store: store.transact(operations))
+        except LeaseLost:
+            for lease_id in leases_named(operations):
+                if lease_id in self._leases:
+                    self._leases[lease_id].lost = True
+            raise
 
     async def revision(self) -> int:
         return await self.call(lambda store: store.revision())
@@ -304,7 +322,8 @@ class MetadataClient:
     async def grant_lease(self, ttl_s: float) -> SimLease:
         asked = self.clock.monotonic()
         lease = await self.call(lambda store: store.grant_lease(ttl_s))
-        return SimLease(self, lease.id, ttl_s, asked + ttl_s)
+        held = self._leases[lease.id] = SimLease(self, lease.id, ttl_s, asked + ttl_s)
+        return held
 
     async def revoke_lease(self, lease_id: int) -> None:
         await self.call(lambda store: store.revoke_lease(lease_id))
@@ -318,7 +337,7 @@ class MetadataClient:
         return watch
 
     async def close(self) -> None:
-        self._closed = True
+        self.closed = True
         for watch in self._watches:
             watch.end(StoreClosed("the metadata store is closed"))
         self._watches.clear()

@@ -8,6 +8,7 @@ by no other way than its arguments.
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from tests.sim.clocks import SimClock
@@ -49,6 +50,8 @@ class Node:
         """A fault holds it down: it is not to be started again by itself."""
         self.capacity = 1 << 40
         self._main = main
+        self.rng = Random(loop.rng.randrange(1 << 40))
+        """What the life's own code draws from."""
         self._skew_ms = loop.rng.randint(-SKEW_MS_MAX, SKEW_MS_MAX)
         self.clock = SimClock(loop)
 

@@ -91,7 +91,7 @@ def draw_plan(seed: int) -> Plan:
     plan = Plan(
         seed=seed,
         bookies=max(quorum[0], rng.choice((3, 3, 4, 5))),
-        brokers=1,
+        brokers=rng.choice((1, 2, 2, 3)),
         quorum=quorum,
         stripe_entries=rng.choice((1, 2, 5, 100)),
         rollover_entries=rng.choice((5, 15, 40, 1000)),

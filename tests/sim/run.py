@@ -86,7 +86,7 @@ def _fork(seed: int, simulate: Callable[[int], Result]) -> _Child:
         while data:
             data = data[os.write(write, data) :]
         os._exit(0)
-    except BaseException:
+    except BaseException:  # noqa: BLE001  # told, and the process ends
         import traceback
 
         traceback.print_exc()

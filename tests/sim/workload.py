@@ -21,7 +21,7 @@ from magnetar.wire.encoder import encode_command, encode_send
 
 BACKOFF_S: Final = (0.05, 0.8)
 PERMITS: Final = 64
-SEND_TIMEOUT_S: Final = 12.0
+SEND_TIMEOUT_S: Final = 15.0
 ACK_ERRORS: Final = (Refused, *PASSING)
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)

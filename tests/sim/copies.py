@@ -1,0 +1,115 @@
+"""Whether every ledger has all its copies again, each proved from its bookie's disk.
+
+Asked of the bookies themselves, past the network: what the system believes of its copies is not
+taken for granted. Closed ledgers must have every entry on every bookie of its write set, with one
+CRC; ledgers that are still open must at least be on living bookies, as many as an entry is to have.
+And no bookie may keep a ledger that is in no record.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tests.sim.nodes import Node
+
+from magnetar.bookie.api import BookieError, BookieIdentity, EntryProof, ProofKind
+from magnetar.ledger.metadata import LEDGERS_PREFIX, LedgerMetadata, LedgerState, decode
+from magnetar.ledger.quorum import write_set
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+REPAIR_S_MAX: Final = 240.0
+LOOK_S: Final = 2.0
+PROOFS_MAX: Final = 100_000
+
+Proofs = dict[int, EntryProof]
+
+
+async def check_copies(world: "World") -> None:
+    """Waits until copies are whole and leftovers gone; says what is missing where they do not."""
+    deadline = world.loop.now + REPAIR_S_MAX
+    begun = world.loop.now
+    while True:
+        ledgers = _ledgers(world)
+        missing = await _missing(world, ledgers) or await _leftovers(world, ledgers)
+        if not missing:
+            world.tell(f"copies are whole {world.loop.now - begun:.2f} s later")
+            return
+        if world.loop.now > deadline:
+            world.history.violated(f"after {REPAIR_S_MAX:.0f} s of repair: {missing}")
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+def _ledgers(world: "World") -> dict[int, LedgerMetadata]:
+    records = world.metadata.store._records
+    found = [
+        decode(key, one.value) for key, one in records.items() if key.startswith(LEDGERS_PREFIX)
+    ]
+    return {metadata.ledger_id: metadata for metadata in found}
+
+
+def _nodes(world: "World") -> dict[BookieIdentity, Node]:
+    return {
+        node.service.bookie.identity: node
+        for node in world.bookies
+        if node.alive and node.service is not None
+    }
+
+
+async def _missing(world: "World", ledgers: dict[int, LedgerMetadata]) -> str:
+    nodes = _nodes(world)
+    for metadata in ledgers.values():
+        text = f"ledger {metadata.ledger_id}"
+        for ensemble in metadata.ensembles:
+            if len(ensemble.bookies) < metadata.write_quorum:
+                return f"{text}: the ensemble at {ensemble.first_entry} has {ensemble.bookies}"
+            for identity in ensemble.bookies:
+                if identity not in nodes:
+                    return f"{text}: {identity} of the ensemble at {ensemble.first_entry} is gone"
+        if metadata.state is LedgerState.CLOSED and (lack := await _unproved(metadata, nodes)):
+            return f"{text}: {lack}"
+    return ""
+
+
+async def _unproved(metadata: LedgerMetadata, nodes: dict[BookieIdentity, Node]) -> str:
+    members = dict.fromkeys(one for ensemble in metadata.ensembles for one in ensemble.bookies)
+    proofs = {identity: await _proofs(nodes[identity], metadata) for identity in members}
+    for entry_id in range(metadata.last_entry + 1):
+        crcs = set()
+        for identity in write_set(metadata, entry_id):
+            proof = proofs[identity].get(entry_id)
+            if proof is None or proof.kind is not ProofKind.PRESENT:
+                what = "not there" if proof is None else proof.kind
+                return f"entry {entry_id} of {metadata.last_entry} at {identity.bookie_id}: {what}"
+            crcs.add((proof.crc, proof.length_bytes))
+        if len(crcs) > 1:
+            return f"the copies of entry {entry_id} differ"
+    return ""
+
+
+async def _proofs(node: Node, metadata: LedgerMetadata) -> Proofs:
+    """What one bookie proves of a ledger; asked in its own process."""
+    if metadata.last_entry < 0 or node.process is None:
+        return {}
+    bookie = node.service.bookie
+
+    async def ask() -> Proofs:
+        try:
+            answer = await bookie.prove_entries(
+                metadata.ledger_id, 0, metadata.last_entry, count_max=PROOFS_MAX
+            )
+        except BookieError:
+            return {}
+        return {proof.entry_id: proof for proof in answer.proofs}
+
+    return await node.process.start(ask(), "prove")
+
+
+async def _leftovers(world: "World", ledgers: dict[int, LedgerMetadata]) -> str:
+    for node in _nodes(world).values():
+        assert node.process is not None
+        here = await node.process.start(node.service.bookie.list_ledgers(), "list")
+        if leaked := sorted(set(here) - set(ledgers)):
+            return f"{node.name} keeps ledgers {leaked} that are in no record"
+    return ""
