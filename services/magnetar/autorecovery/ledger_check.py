@@ -18,7 +18,7 @@ from magnetar.autorecovery.repairing import Repaired, Repairer
 from magnetar.autorecovery.shape import UNENDED, Part, copies_wanted, parts
 from magnetar.bookie.api import BookieError, BookieIdentity
 from magnetar.ledger.bookies import BookieSet
-from magnetar.ledger.metadata import NO_ENTRY, LedgerMetadata, LedgerState
+from magnetar.ledger.metadata import NO_ENTRY, LedgerMetadata
 
 FINDINGS_MAX: Final = 100
 
@@ -48,6 +48,14 @@ class LedgerReport(msgspec.Struct, frozen=True):
     entries_wrong: int = 0
     repaired_entries: int = 0
     repair_failed: str = ""
+
+    def after_repair(self, repair: "LedgerReport") -> "LedgerReport":
+        """This report, made after that repair."""
+        return msgspec.structs.replace(
+            self,
+            repaired_entries=repair.repaired_entries,
+            repair_failed=repair.repair_failed,
+        )
 
 
 @dataclass(slots=True)
@@ -133,8 +141,3 @@ class LedgerChecker:
                 return (await bookie.ledger_end(ledger_id)).last_add_confirmed
         except (BookieError, TimeoutError):
             return NO_ENTRY
-
-
-def is_open(report: LedgerReport) -> bool:
-    """Whether its writer may still add to it."""
-    return report.state != LedgerState.CLOSED

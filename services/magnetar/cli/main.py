@@ -16,6 +16,7 @@ COMMANDS = {
     "cluster": "run etcd, bookies and brokers on this machine, and change them",
     "broker": "run a broker of a cluster",
     "bookie": "run a bookie of a cluster, or look after its files",
+    "ledger": "prove the copies of ledgers, and list those that lack some",
     "autorecovery": "make lost copies of entries anew, in a process of its own",
     "demo": "publish, kill, restart, consume and check: 336,776 flights",
     "config": "list and explain the settings",

@@ -8,7 +8,9 @@ import argparse
 from importlib import import_module
 from typing import Final
 
-ACTIONS: Final = ("inspect",)
+ACTIONS: Final = ("inspect", "list", "decommission")
+ALIASES: Final = {"listbookies": "list", "decommissionbookie": "decommission"}
+"""BookKeeper's names of the same."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -17,7 +19,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     from magnetar.cli.bookie.serving import DESCRIPTION
 
     parser = subparsers.add_parser(
-        "bookie", help="run a bookie, or look after its files", description=DESCRIPTION
+        "bookie", help="run a bookie, or look after its files and ledgers", description=DESCRIPTION
     )
     roles.add_flags(parser, "bookie")
     actions = parser.add_subparsers(dest="action", metavar="[ACTION]")
@@ -27,4 +29,5 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Does what was asked; returns the exit code."""
-    return int(import_module(f"magnetar.cli.bookie.{args.action or 'serving'}").run(args))
+    action = ALIASES.get(args.action, args.action or "serving")
+    return int(import_module(f"magnetar.cli.bookie.{action}").run(args))
