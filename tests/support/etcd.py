@@ -13,12 +13,16 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc.aio
 
+from magnetar.core.clock import SystemClock
 from magnetar.metadata.etcd.calls import COMPACT
+from magnetar.metadata.etcd.settings import EtcdSettings
+from magnetar.metadata.etcd.store import EtcdStore, open_etcd
 
 ETCD: Final = shutil.which("etcd") or "etcd"
 START_TRIES: Final = 3
@@ -31,6 +35,8 @@ FLAGS: Final = {
     "log-level": "error",
     "logger": "zap",
 }
+
+roots = count()
 
 
 def free_ports(count: int) -> list[int]:
@@ -236,3 +242,21 @@ async def compact(member: EtcdMember, revision: int) -> None:
             response_deserializer=COMPACT.response.FromString,
         )
         await call(COMPACT.request(revision=revision, physical=True), timeout=RPC_TIMEOUT_S)
+
+
+def new_settings(endpoints: Sequence[str], **more: Any) -> EtcdSettings:
+    """With a root that nobody else uses, and quick to find that a connection is dead."""
+    quick = {
+        "attempt_timeout_s": 1.0,
+        "operation_timeout_s": 8.0,
+        "keepalive_interval_s": 1.0,
+        "keepalive_timeout_s": 0.5,
+    }
+    root = f"/magnetar/test-{next(roots)}"
+    return EtcdSettings(endpoints=endpoints, root=root, **(quick | more))
+
+
+async def open_on(*members: EtcdMember, **more: Any) -> EtcdStore:
+    """A store of its own on these members."""
+    settings = new_settings([member.address for member in members], **more)
+    return await open_etcd(settings, SystemClock())

@@ -7,24 +7,18 @@ tests; its leases run on real time, so they are short there, and each test has a
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.support.etcd import EtcdMember, compact, start_etcd
+from tests.support.etcd import EtcdMember, compact, open_on, start_etcd
 
-from magnetar.core.clock import SystemClock
 from magnetar.metadata.embedded import open_embedded
-from magnetar.metadata.etcd.settings import EtcdSettings
-from magnetar.metadata.etcd.store import EtcdStore, open_etcd
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataStore
 
 MANUAL_TTL_S = 30.0
 ETCD_TTL_S = 1.0
 """The least that the started etcd grants."""
-
-roots = count()
 
 
 class ManualClock:
@@ -60,12 +54,6 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdMember]:
     member = start_etcd(tmp_path_factory.mktemp("etcd"))
     yield member
     member.stop()
-
-
-async def open_on(etcd: EtcdMember) -> EtcdStore:
-    """A store with a root that nobody else uses."""
-    settings = EtcdSettings(endpoints=[etcd.address], root=f"/magnetar/test-{next(roots)}")
-    return await open_etcd(settings, SystemClock())
 
 
 @pytest.fixture(params=["memory", "embedded", "etcd"])

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.etcd import EtcdMember, open_on
 
 from magnetar.core.clock import SystemClock
 from magnetar.metadata.embedded import open_embedded
@@ -52,9 +53,9 @@ async def embedded_store() -> AsyncIterator[MetadataStore]:
 class Model:
     """What a store must be: a dictionary of key → (value, revision, lease)."""
 
-    def __init__(self) -> None:
+    def __init__(self, revision: int) -> None:
         self.records: dict[str, tuple[bytes, int, int | None]] = {}
-        self.revision = 0
+        self.revision = revision
         self.events: list[tuple[EventKind, str, bytes, int]] = []
 
     def revision_of(self, key: str) -> int:
@@ -108,6 +109,9 @@ def operation_of(model: Model, key: str, drawn: tuple[str, str, bytes], lease_id
     return Put(key, value, expected, lease_id if kind == "leased" else None)
 
 
+History = dict[str, tuple[str, str, bytes]] | str
+
+
 async def compare(store: MetadataStore, model: Model) -> None:
     assert await store.revision() == model.revision
     for key in KEYS:
@@ -121,32 +125,47 @@ async def compare(store: MetadataStore, model: Model) -> None:
     assert await store.children("/a/") == sorted(below_a)
 
 
+async def check_history(store: MetadataStore, history: list[History]) -> None:
+    """Plays the history on the store and on the model, and compares."""
+    model = Model(await store.revision())
+    watch = store.watch("/")
+    lease = await store.grant_lease(LEASE_TTL_S)
+    for step in history:
+        if isinstance(step, str):
+            await lease.revoke()
+            model.end_lease(lease.id)
+            lease = await store.grant_lease(LEASE_TTL_S)
+        else:
+            drawn = [operation_of(model, key, what, lease.id) for key, what in step.items()]
+            misfit = model.misfit(drawn)
+            if misfit is None:
+                model.apply(drawn)
+                assert await store.transact(drawn) == model.revision
+            else:
+                with pytest.raises(BadRevision) as failure:
+                    await store.transact(drawn)
+                assert failure.value.key == misfit
+        await compare(store, model)
+    seen = []
+    for _ in model.events:
+        event = await anext(watch)
+        seen.append((event.kind, event.record.key, event.record.value, event.record.revision))
+    assert seen == model.events
+
+
 @pytest.mark.parametrize("opened", [memory_store, embedded_store], ids=["memory", "embedded"])
 @given(history=st.lists(steps, max_size=25))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 async def test_a_history_reads_as_the_model_says(opened, history) -> None:
     async with opened() as store:
-        model = Model()
-        watch = store.watch("/")
-        lease = await store.grant_lease(LEASE_TTL_S)
-        for step in history:
-            if step == "revoke":
-                await lease.revoke()
-                model.end_lease(lease.id)
-                lease = await store.grant_lease(LEASE_TTL_S)
-            else:
-                drawn = [operation_of(model, key, what, lease.id) for key, what in step.items()]
-                misfit = model.misfit(drawn)
-                if misfit is None:
-                    model.apply(drawn)
-                    assert await store.transact(drawn) == model.revision
-                else:
-                    with pytest.raises(BadRevision) as failure:
-                        await store.transact(drawn)
-                    assert failure.value.key == misfit
-            await compare(store, model)
-        seen = []
-        for _ in model.events:
-            event = await anext(watch)
-            seen.append((event.kind, event.record.key, event.record.value, event.record.revision))
-        assert seen == model.events
+        await check_history(store, history)
+
+
+@given(history=st.lists(steps, max_size=12))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+async def test_a_history_reads_as_the_model_says_on_etcd(etcd: EtcdMember, history) -> None:
+    store = await open_on(etcd)
+    try:
+        await check_history(store, history)
+    finally:
+        await store.close()

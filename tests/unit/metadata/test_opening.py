@@ -1,0 +1,92 @@
+"""The metadata store by URL: what is understood, and what is said of the rest."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from magnetar.core.clock import SystemClock
+from magnetar.metadata.etcd.settings import EtcdSettings, EtcdTls, MetadataSettingsError
+from magnetar.metadata.opening import StoreOptions, etcd_settings, open_store
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoints", "root"),
+    [
+        ("etcd:http://h:1", ["h:1"], "/magnetar"),
+        ("etcd:http://h", ["h:2379"], "/magnetar"),
+        ("etcd:http://h:1,g:2", ["h:1", "g:2"], "/magnetar"),
+        ("etcd:http://h:1,http://g:2/", ["h:1", "g:2"], "/magnetar"),
+        ("etcd:https://h:1, g:2/a/b", ["h:1", "g:2"], "/a/b"),
+        ("etcd:http://[::1]:1,[::2]", ["[::1]:1", "[::2]:2379"], "/magnetar"),
+    ],
+)
+def test_urls_of_etcd(url: str, endpoints: list[str], root: str) -> None:
+    settings = etcd_settings(url, StoreOptions())
+    assert list(settings.endpoints) == endpoints
+    assert settings.root == root
+    assert (settings.tls is not None) is url.startswith("etcd:https")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("zk:h:2181", "etcd:http://HOST:PORT"),
+        ("etcd:h:2379", "write etcd:http://HOST:PORT"),
+        ("etcd:ftp://h:2379", "write etcd:http://HOST:PORT"),
+        ("etcd:http://", "is not host:port"),
+        ("etcd:http://h:port", "is not host:port"),
+        ("etcd:http://h:1,https://g:1", "all members speak http"),
+        ("local:", "a directory is missing"),
+    ],
+)
+async def test_what_cannot_be_used_is_named(url: str, said: str) -> None:
+    with pytest.raises(MetadataSettingsError, match=said):
+        await open_store(url, SystemClock())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (StoreOptions(tls_ca_file="ca.pem"), "says http, but TLS files are set"),
+        (StoreOptions(username="u"), "password is not set"),
+        (StoreOptions(password="p"), "username is not set"),  # noqa: S106
+        (StoreOptions(root="a"), "root: 'a' is not a path"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(options: StoreOptions, said: str) -> None:
+    with pytest.raises(MetadataSettingsError, match=said):
+        etcd_settings("etcd:http://h:1", options)
+
+
+def test_tls_files_are_read_and_named(tmp_path: Path) -> None:
+    pem = tmp_path / "a.pem"
+    pem.write_text("-----BEGIN CERTIFICATE-----\n")
+    assert EtcdTls(pem).read()[0] == pem.read_bytes()
+    assert EtcdTls().read() == (None, None, None)
+    with pytest.raises(MetadataSettingsError, match="key_file is not set"):
+        EtcdTls(pem, pem).read()
+    with pytest.raises(MetadataSettingsError, match=r"ca_file .*none.pem cannot be read"):
+        EtcdTls(tmp_path / "none.pem").read()
+    pem.write_text("hello")
+    with pytest.raises(MetadataSettingsError, match=r"ca_file .*a.pem holds no PEM block"):
+        EtcdTls(pem).read()
+
+
+def test_no_member_is_no_cluster() -> None:
+    with pytest.raises(MetadataSettingsError, match="at least one"):
+        EtcdSettings(endpoints=[])
+
+
+async def test_the_embedded_store_by_url(tmp_path: Path) -> None:
+    for url in (f"local:{tmp_path}/a", f"local://{tmp_path}/a"):
+        store = await open_store(url, SystemClock())
+        await store.put("/a", b"1")
+        await store.close()
+    assert (tmp_path / "a").is_dir()
+
+
+def test_grpc_is_imported_only_for_etcd() -> None:
+    code = "import sys, magnetar.metadata.opening, magnetar.standalone; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
