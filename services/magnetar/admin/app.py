@@ -6,6 +6,8 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from magnetar.admin import answers, openapi, paths
+from magnetar.admin.cluster.peers import Peers
+from magnetar.admin.cluster.routing import InCluster
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.probes import default_probes
 from magnetar.broker.service import BrokerService
@@ -57,9 +59,15 @@ ROUTERS: Final = (
 
 
 def create_app(
-    service: BrokerService, metrics_page: MetricsPage | None = None, probes: Probes | None = None
+    service: BrokerService,
+    metrics_page: MetricsPage | None = None,
+    probes: Probes | None = None,
+    cluster: InCluster | None = None,
 ) -> ASGIApp:
-    """The admin REST of this broker. Who passes `metrics_page` turns its windows, too."""
+    """The admin REST of this broker. Who passes `metrics_page` turns its windows, too.
+
+    With `cluster` it is one of several.
+    """
     app = FastAPI(
         title="Magnetar admin REST",
         version=service.version,
@@ -69,11 +77,19 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.service = service
-    app.state.metrics = metrics_page or MetricsPage(service)
+    app.state.metrics = metrics_page or MetricsPage(
+        service, balance=cluster.balance if cluster else None
+    )
     app.state.probes = probes or default_probes(service)
     answers.install(app)
     openapi.install(app)
     app.state.routers = ROUTERS
     for router in ROUTERS:
         app.include_router(router)
-    return answers.Contained(paths.RawPaths(app))
+    whole = answers.Contained(paths.RawPaths(app))
+    app.state.peers = app.state.balance = None
+    if cluster is not None:
+        peers = app.state.peers = Peers(cluster.routing, whole)
+        cluster.closing.append(peers.close)
+        app.state.balance = cluster.balance
+    return whole

@@ -9,6 +9,7 @@ from typing import cast
 
 from starlette.requests import Request
 
+from magnetar.broker.balance.service import Balance
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
@@ -31,6 +32,11 @@ from magnetar.core.names import (
 def service_of(request: Request) -> BrokerService:
     """The broker that this application belongs to."""
     return cast("BrokerService", request.app.state.service)
+
+
+def balance_of(request: Request) -> Balance | None:
+    """The load balance between the brokers; None where there is only this one."""
+    return cast("Balance | None", request.app.state.balance)
 
 
 def text_of(request: Request, parameter: str) -> str:

@@ -5,6 +5,8 @@ many there are), subscriptions without consumers do not. Of a partitioned topic 
 checked before the first is deleted, so that a refusal leaves it whole.
 """
 
+from collections.abc import Sequence
+
 from magnetar.admin.context import topic_not_found
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.discovery import is_system_topic
@@ -17,6 +19,11 @@ def check_unused(topic: Topic) -> None:
     """PreconditionFailed while clients are connected, with Pulsar's count of them."""
     producers = len(topic.producers)
     consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
+    refuse_topic_in_use(producers, consumers)
+
+
+def refuse_topic_in_use(producers: int, consumers: int) -> None:
+    """PreconditionFailed where there are any."""
     clients = producers + consumers
     if clients:
         noun = "client" if clients == 1 else "clients"
@@ -62,18 +69,13 @@ async def delete_namespace(
     service: BrokerService, namespace: NamespaceName, *, force: bool
 ) -> None:
     """A namespace; with its topics only where that is asked for and allowed."""
-    if not await service.resources.namespace_exists(namespace):
-        raise NotFound(f"Namespace {namespace} does not exist.")
-    if force and not service.settings.force_delete_namespace:
-        raise NotAllowed("Broker doesn't allow forced deletion of namespaces")
     partitioned = [
         name
         for domain in DOMAINS
         for name in await service.resources.partitioned_topics(namespace, domain)
     ]
     topics = [name for domain in DOMAINS for name in await service.topics.names(namespace, domain)]
-    if not force and (partitioned or any(not is_system_topic(name) for name in topics)):
-        raise Conflict("Cannot delete non empty namespace")
+    await refuse_namespace_in_use(service, namespace, [*partitioned, *topics], force=force)
     for name in partitioned:
         partitions = await service.resources.partitions(name)
         await delete_partitioned(service, name, partitions, force=True)
@@ -81,3 +83,15 @@ async def delete_namespace(
         if await service.topics.exists(name):
             await delete_topic(service, name, force=True)
     await service.resources.delete_namespace(namespace)
+
+
+async def refuse_namespace_in_use(
+    service: BrokerService, namespace: NamespaceName, topics: Sequence[TopicName], *, force: bool
+) -> None:
+    """Raises what keeps the namespace from being deleted; `topics` are all that it has."""
+    if not await service.resources.namespace_exists(namespace):
+        raise NotFound(f"Namespace {namespace} does not exist.")
+    if force and not service.settings.force_delete_namespace:
+        raise NotAllowed("Broker doesn't allow forced deletion of namespaces")
+    if not force and any(not is_system_topic(name) for name in topics):
+        raise Conflict("Cannot delete non empty namespace")

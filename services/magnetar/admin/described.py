@@ -30,4 +30,6 @@ def described(*parameters: Described, body: str = "", example: object = None) ->
 
 
 FORCE = query("force", "boolean", "Also where it is in use")
-AUTHORITATIVE = query("authoritative", "boolean", "Accepted from clients; has no effect")
+AUTHORITATIVE = query(
+    "authoritative", "boolean", "Whether it is to be served here: not redirected again"
+)

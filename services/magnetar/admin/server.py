@@ -25,6 +25,7 @@ from magnetar.observe.health import Probes
 from magnetar.observe.listen import bind
 
 if TYPE_CHECKING:
+    from magnetar.admin.cluster.routing import InCluster
     from magnetar.admin.embedded_server import EmbeddedServer
     from magnetar.admin.metrics.bookie_series import BookieWithStats
     from magnetar.admin.metrics.page import MetricsPage
@@ -47,6 +48,7 @@ class AdminServer:
         self._ready: asyncio.Future[None] | None = None
         self._stopping: asyncio.Event | None = None
         self._served = asyncio.Event()
+        self._cluster: InCluster | None = None
 
     async def start(
         self,
@@ -57,20 +59,24 @@ class AdminServer:
         *,
         bookies: "Sequence[BookieWithStats]" = (),
         probes: Probes | None = None,
+        cluster: "InCluster | None" = None,
     ) -> int:
         """Listens on `host` and `port`, or on the socket that `bind` made; returns the port.
 
         Returns at once: requests wait until the application is loaded. `bookies` are those of this
-        process, for its metrics; `probes` are what it tells of its health.
+        process, for its metrics; `probes` are what it tells of its health; `cluster` is there where
+        it is one of several brokers.
         """
         self._listener = bind(host, port) if listener is None else listener
         self._listener.listen(LISTEN_BACKLOG)
         self.port = self._listener.getsockname()[1]
         self._ready = asyncio.get_running_loop().create_future()
         self._stopping = asyncio.Event()
+        self._cluster = cluster
         self._tasks.start(
             self._serve(
-                _Load(service, tuple(bookies), probes, self._stopping, self._ready), self._listener
+                _Load(service, tuple(bookies), probes, cluster, self._stopping, self._ready),
+                self._listener,
             ),
             "serve",
         )
@@ -89,6 +95,8 @@ class AdminServer:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._served.wait(), STOP_TIMEOUT_S)
         await self._tasks.stop()
+        if self._cluster is not None:
+            await self._cluster.close()
         if self._listener is not None:
             self._listener.close()
 
@@ -118,6 +126,7 @@ class _Load:
     service: "BrokerService"
     bookies: "tuple[BookieWithStats, ...]"
     probes: Probes | None
+    cluster: "InCluster | None"
     stopping: asyncio.Event
     ready: "asyncio.Future[None]"
 
@@ -127,8 +136,9 @@ class _Load:
         from magnetar.admin.embedded_server import EmbeddedServer
         from magnetar.admin.metrics.page import MetricsPage
 
-        page = MetricsPage(self.service, self.bookies)
-        app = create_app(self.service, page, self.probes)
+        balance = None if self.cluster is None else self.cluster.balance
+        page = MetricsPage(self.service, self.bookies, balance)
+        app = create_app(self.service, page, self.probes, self.cluster)
         server = EmbeddedServer(app, self.stopping, self.ready)
         # What was imported stays: the collector need not look through it, which would hold up the
         # loop.

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Final
 
+from magnetar.admin.metrics.balance_series import balance_families
 from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_families
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
 from magnetar.admin.metrics.subscription_series import NO_SUBSCRIPTIONS, SubscriptionSeries
@@ -19,6 +20,7 @@ from magnetar.admin.metrics.topic_series import (
     topic_labels,
 )
 from magnetar.admin.metrics.windows import WINDOW_S, MinuteWindows
+from magnetar.broker.balance.service import Balance
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topics import Topic
 from magnetar.observe.metrics import escape, family, process_metrics
@@ -29,7 +31,13 @@ TOPICS_PER_TURN: Final = 256
 class MetricsPage:
     """Writes the page; `keep_windows` has to run beside it."""
 
-    def __init__(self, service: BrokerService, bookies: Iterable[BookieWithStats] = ()) -> None:
+    def __init__(
+        self,
+        service: BrokerService,
+        bookies: Iterable[BookieWithStats] = (),
+        balance: Balance | None = None,
+    ) -> None:
+        self._balance = balance
         self._service = service
         self.bookies = tuple(bookies)
         self._windows = MinuteWindows()
@@ -67,6 +75,8 @@ class MetricsPage:
         labels = [namespace_labels(cluster, namespace) for namespace in counts]
         yield family("pulsar_topics_count", labels, list(counts.values()))
         for piece in broker_families(service, topics.rows, len(namespaces), self._cache):
+            yield piece
+        for piece in balance_families(service, self._balance):
             yield piece
         for piece in bookie_families(self.bookies):
             yield piece

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer
+from magnetar.admin.cluster.route import ClusterRoute
 from magnetar.admin.context import (
     persistent_topic,
     refuse_partitioned,
@@ -23,7 +24,7 @@ from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.framing import MalformedEntry
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"])
+router = APIRouter(prefix="/admin/v2", tags=["topics"], route_class=ClusterRoute)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 

@@ -7,8 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin.answers import answer, done
-from magnetar.admin.context import service_of
+from magnetar.admin.cluster.route import peers_of
+from magnetar.admin.context import balance_of, service_of
 from magnetar.admin.metrics.page import MetricsPage
+from magnetar.admin.stats.load_report import load_report
 from magnetar.admin.stats.topic import topic_stats
 from magnetar.broker.ownership import bundles
 
@@ -31,9 +33,14 @@ async def topics(request: Request) -> Response:
     return answer(found)
 
 
-@router.get("/broker-stats/load-report", summary="Load of this broker: not balanced, so none")
-async def load_report(_: Request) -> Response:
-    return done()
+@router.get("/broker-stats/load-report", summary="What this broker reports of its load")
+async def get_load_report(request: Request) -> Response:
+    """A broker alone has nobody to share with, and answers as Pulsar without load balance."""
+    balance, peers = balance_of(request), peers_of(request)
+    if balance is None or peers is None:
+        return done()
+    report = balance.reporter.last or await balance.reporter.measure()
+    return answer(load_report(service_of(request), report, peers.routing.owned()))
 
 
 @router.get("/bookies/all", summary="The bookies of this process")

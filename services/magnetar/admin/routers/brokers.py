@@ -8,9 +8,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from magnetar.admin import bodies
 from magnetar.admin.answers import answer, bare, done
-from magnetar.admin.context import service_of, text_of
+from magnetar.admin.cluster.route import peers_of
+from magnetar.admin.context import balance_of, service_of, text_of
 from magnetar.admin.described import described, query
+from magnetar.admin.stats.load_report import balance_view, decisions_view
+from magnetar.broker.balance.service import Balance
 from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.setting import settings_of
@@ -20,13 +24,22 @@ from magnetar.core.names import NamespaceName
 router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"])
 
 HEALTH_TIMEOUT_S: Final = 10.0
+LOG_ROUNDS_SHOWN: Final = 100
 _HEALTH_KEY: Final = "/health/checked"
 _OWNED: Final = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 
 
 @router.get("", summary="The brokers of this cluster")
 async def list_brokers(request: Request) -> Response:
-    return answer([service_of(request).broker_id])
+    return answer(_living(request))
+
+
+def _living(request: Request) -> list[str]:
+    """The ids of all living brokers."""
+    peers = peers_of(request)
+    if peers is None:
+        return [service_of(request).broker_id]
+    return [peer.broker_id for peer in peers.routing.brokers()]
 
 
 @router.get(
@@ -53,10 +66,47 @@ async def ready(request: Request) -> Response:
     return bare("ok")
 
 
-@router.get("/leaderBroker", summary="The broker that leads: this one")
+@router.get("/leaderBroker", summary="The broker that decides on the balance of load")
 async def leader(request: Request) -> Response:
-    service = service_of(request)
-    return answer({"serviceUrl": service.http_url, "brokerId": service.broker_id})
+    service, balance = service_of(request), balance_of(request)
+    if balance is None:
+        return answer({"serviceUrl": service.http_url, "brokerId": service.broker_id})
+    found = await balance.leadership.look()
+    if found is None:
+        raise NotFound("Couldn't find leader broker")
+    return answer({"serviceUrl": found.service_url, "brokerId": found.broker_id})
+
+
+@router.get(
+    "/balance",
+    summary="The brokers' loads, what the leader decided, and why (not in Pulsar)",
+    openapi_extra=described(query("limit", "integer", "How many rounds of the log (100)")),
+)
+async def get_balance(request: Request) -> Response:
+    balance = _balance(request)
+    leads = await balance.leadership.look()
+    rounds = await balance.balancer.decisions.rounds()
+    limit = max(bodies.number(request, "limit", LOG_ROUNDS_SHOWN), 1)
+    return answer(
+        balance_view(
+            None if leads is None else leads.broker_id,
+            balance.reports.all(),
+            rounds[-limit:],
+            balance.balancer.counts,
+        )
+    )
+
+
+@router.get("/balance/dry-run", summary="What would be decided if the loads of this moment lasted")
+async def dry_run(request: Request) -> Response:
+    return answer(decisions_view(await _balance(request).balancer.dry_run()))
+
+
+def _balance(request: Request) -> Balance:
+    balance = balance_of(request)
+    if balance is None:
+        raise NotFound("There is only this broker: no load is balanced")
+    return balance
 
 
 @router.get("/version", summary="Version")
@@ -108,12 +158,18 @@ async def backlog_quota_check(_: Request) -> Response:
 @router.get("/{cluster:name}", summary="The brokers of a cluster")
 async def list_of_cluster(request: Request) -> Response:
     # Pulsar answers for any name; tools ask with the cluster's or with a guess.
-    return answer([service_of(request).broker_id])
+    return answer(_living(request))
 
 
 @router.get("/{cluster:name}/{broker:name}/ownedNamespaces", summary="The bundles that it owns")
 async def owned(request: Request) -> Response:
     service, broker = service_of(request), text_of(request, "broker")
+    if (peers := peers_of(request)) is not None:
+        for peer in peers.routing.brokers():
+            if peer.broker_id == broker and not peer.here:
+                return peers.redirect(peer, request)
+        if broker == service.broker_id:
+            return answer(dict.fromkeys(peers.routing.owned(), _OWNED))
     if broker != service.broker_id:
         raise NotFound(f"Broker {broker} is not part of this cluster")
     return answer(dict.fromkeys(await _bundles(service), _OWNED))

@@ -2,12 +2,16 @@
 
 from typing import Final
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer
+from magnetar.admin.cluster.partitions import raise_refusal
+from magnetar.admin.cluster.peers import Handler, Peers, together
+from magnetar.admin.cluster.route import ClusterRoute, planned
 from magnetar.admin.context import (
     loaded_topic,
     number_of,
@@ -28,7 +32,7 @@ from magnetar.core.errors import MetadataError, NotAllowed, NotFound, TopicNotFo
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"])
+router = APIRouter(prefix="/admin/v2", tags=["topics"], route_class=ClusterRoute)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 
@@ -132,8 +136,33 @@ async def terminate(request: Request) -> Response:
     return answer(message_id(await topic.terminate()))
 
 
+async def _terminate_in_cluster(peers: Peers, request: Request, _: Handler) -> Response:
+    """`terminate_partitions` over the brokers of a cluster."""
+    name = topic_of(request)
+    partitions = await _partitions_to_terminate(request)
+    ends = await together(
+        [
+            peers.ask_topic(name.partition(index), "POST", "/terminate")
+            for index in range(partitions)
+        ]
+    )
+    raise_refusal(ends, ())
+    return answer({str(index): msgspec.Raw(each.body) for index, each in enumerate(ends)})
+
+
 @router.post(_TOPIC + "/terminate/partitions", summary="The same for a partitioned topic")
+@planned(_terminate_in_cluster)
 async def terminate_partitions(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    partitions = await _partitions_to_terminate(request)
+    ends = {}
+    for index in range(partitions):
+        topic = await _partition(service, name, index)
+        ends[str(index)] = message_id(await topic.terminate())
+    return answer(ends)
+
+
+async def _partitions_to_terminate(request: Request) -> int:
     service, name = service_of(request), topic_of(request)
     await require_namespace(service, name.namespace)
     partitions = await service.resources.partitions(name)
@@ -142,11 +171,7 @@ async def terminate_partitions(request: Request) -> Response:
             "Termination of a non-partitioned topic is not allowed using partitioned-terminate, "
             "please use terminate commands"
         )
-    ends = {}
-    for index in range(partitions):
-        topic = await _partition(service, name, index)
-        ends[str(index)] = message_id(await topic.terminate())
-    return answer(ends)
+    return partitions
 
 
 async def _partition(service: BrokerService, name: TopicName, index: int) -> PersistentTopic:

@@ -10,6 +10,10 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done
+from magnetar.admin.cluster import deletion as cluster_deletion
+from magnetar.admin.cluster import namespaces as in_cluster
+from magnetar.admin.cluster.listing import topic_names
+from magnetar.admin.cluster.route import ClusterRoute, peers_of, planned
 from magnetar.admin.context import (
     existing_namespace,
     namespace_of,
@@ -18,17 +22,17 @@ from magnetar.admin.context import (
     text_of,
 )
 from magnetar.admin.deletion import delete_namespace
-from magnetar.admin.described import FORCE, described, query
+from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.discovery import is_system_topic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
-from magnetar.core.errors import AuthorizationError, NotFound
+from magnetar.core.errors import AuthorizationError, NotAllowed, NotFound
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 
-router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
+router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"], route_class=ClusterRoute)
 
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 _MODES: Final = {
@@ -68,7 +72,11 @@ async def create_namespace(request: Request) -> Response:
 @router.delete(_PATH, summary="Delete a namespace", openapi_extra=described(FORCE))
 async def remove_namespace(request: Request) -> Response:
     force = bodies.flag(request, "force")
-    await delete_namespace(service_of(request), namespace_of(request), force=force)
+    namespace = namespace_of(request)
+    if (peers := peers_of(request)) is not None:
+        await cluster_deletion.delete_namespace(peers, request, namespace, force=force)
+    else:
+        await delete_namespace(service_of(request), namespace, force=force)
     return done()
 
 
@@ -88,7 +96,7 @@ async def list_topics(request: Request) -> Response:
         raise HTTPException(400, f"mode must be one of {', '.join(_MODES)}, not {mode}")
     with_system = bodies.flag(request, "includeSystemTopic")
     names = [
-        name for domain in _MODES[mode] for name in await service.topics.names(namespace, domain)
+        name for domain in _MODES[mode] for name in await topic_names(request, namespace, domain)
     ]
     return answer(sorted(str(name) for name in names if with_system or not is_system_topic(name)))
 
@@ -100,8 +108,21 @@ async def get_bundles(request: Request) -> Response:
 
 
 @router.put(_PATH + "/unload", summary="Unload a namespace's topics")
-@router.put(_PATH + "/{bundle:bundle}/unload", summary="Unload a bundle's topics")
+@router.put(
+    _PATH + "/{bundle:bundle}/unload",
+    summary="Unload a bundle: another broker serves it",
+    openapi_extra=described(
+        query("destinationBroker", "string", "Which one, as host:port; the best where none is"),
+        AUTHORITATIVE,
+    ),
+)
+@planned(in_cluster.unload)
 async def unload(request: Request) -> Response:
+    bundle, peers = request.path_params.get("bundle"), peers_of(request)
+    if bundle is not None and peers is not None:
+        destination = request.query_params.get("destinationBroker")
+        await peers.routing.unload(f"{namespace_of(request)}/{bundle}", destination)
+        return done()
     service, selects = service_of(request), await _selection(request)
     for topic in service.topics:
         if selects(topic.name):
@@ -115,6 +136,7 @@ async def unload(request: Request) -> Response:
 @router.post(
     _PATH + "/{bundle:bundle}/clearBacklog/{subscription:name}", summary="The same within a bundle"
 )
+@planned(in_cluster.in_stored_topics)
 async def clear_backlog(request: Request) -> Response:
     wanted = request.path_params.get("subscription")
     async for topic in _topics_of(request):
@@ -130,12 +152,30 @@ async def clear_backlog(request: Request) -> Response:
 @router.post(
     _PATH + "/{bundle:bundle}/unsubscribe/{subscription:name}", summary="The same within a bundle"
 )
+@planned(in_cluster.in_stored_topics)
 async def unsubscribe(request: Request) -> Response:
     wanted = text_of(request, "subscription")
     async for topic in _topics_of(request):
         if wanted in topic.subscriptions:
             await topic.delete_subscription(wanted)
     return done()
+
+
+@router.put(
+    _PATH + "/{bundle:bundle}/split",
+    summary="Split a bundle where its owner is",
+    openapi_extra=described(
+        query("unload", "boolean", "Whether its parts are given to other brokers"),
+        query("splitAlgorithmName", "string", "range_equally_divide where none is named"),
+        AUTHORITATIVE,
+        body="Positions on the ring, for specified_positions_divide",
+        example=[1073741824],
+    ),
+)
+@planned(in_cluster.split)
+async def split(_: Request) -> Response:
+    """A broker alone serves all bundles whatever their size."""
+    raise NotAllowed("Bundles of a broker alone are not split: there is no other to take a part")
 
 
 class _Selection:

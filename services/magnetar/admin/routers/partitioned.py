@@ -9,6 +9,9 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done
+from magnetar.admin.cluster import deletion as cluster_deletion
+from magnetar.admin.cluster import partitions as parts
+from magnetar.admin.cluster.route import peers_of
 from magnetar.admin.context import (
     namespace_of,
     refuse_partition_name,
@@ -27,6 +30,7 @@ from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
 
 router = APIRouter(prefix="/admin/v2", tags=["topics"])
+"""Metadata answers these, and partitions are created and deleted where they are: any broker can."""
 
 _NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"
 _PARTITIONS: Final = _NAMESPACE + "/{topic:name}/partitions"
@@ -79,7 +83,8 @@ async def create_partitioned(request: Request) -> Response:
     _check_count(service, wanted.partitions)
     if await service.topics.exists(name):
         raise Conflict("This topic already exists")
-    await service.topics.create_partitioned(name, wanted.partitions, wanted.properties)
+    await service.resources.create_partitioned(name, wanted.partitions, wanted.properties)
+    await _create_parts(request, name, 0, wanted.partitions)
     return done()
 
 
@@ -100,9 +105,20 @@ async def grow(request: Request) -> Response:
     if desired > current:
         _check_count(service, desired)
         await service.resources.grow_partitions(name, desired)
-        await service.topics.create_partitions(name, current, desired)
-        await _copy_subscriptions(service, name, current, desired)
+        await _create_parts(request, name, current, desired)
+        if (peers := peers_of(request)) is not None:
+            await parts.copy_subscriptions(peers, name, current, desired)
+        else:
+            await _copy_subscriptions(service, name, current, desired)
     return done()
+
+
+async def _create_parts(request: Request, name: TopicName, first: int, end: int) -> None:
+    """Partitions `first` to `end` (exclusive), here or wherever they belong."""
+    if (peers := peers_of(request)) is not None:
+        await parts.create_parts(peers, name, first, end)
+    else:
+        await service_of(request).topics.create_partitions(name, first, end)
 
 
 async def _copy_subscriptions(
@@ -140,7 +156,11 @@ async def remove_partitioned(request: Request) -> Response:
                 "please call delete."
             )
         raise NotFound(f"Topic {name} not found.")
-    await delete_partitioned(service, name, partitions, force=bodies.flag(request, "force"))
+    force = bodies.flag(request, "force")
+    if (peers := peers_of(request)) is not None:
+        await cluster_deletion.delete_partitioned(peers, service, name, partitions, force=force)
+    else:
+        await delete_partitioned(service, name, partitions, force=force)
     return done()
 
 
@@ -153,7 +173,7 @@ async def create_missed(request: Request) -> Response:
     partitions = await service.resources.partitions(name)
     if not partitions:
         raise NotFound(f"Topic {name} does not exist")
-    await service.topics.create_partitions(name, 0, partitions)
+    await _create_parts(request, name, 0, partitions)
     return done()
 
 

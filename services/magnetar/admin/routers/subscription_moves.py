@@ -9,6 +9,8 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import done
+from magnetar.admin.cluster.partitions import all_done, each_partition
+from magnetar.admin.cluster.route import ClusterRoute, planned
 from magnetar.admin.context import (
     loaded_parts,
     number_of,
@@ -26,7 +28,7 @@ from magnetar.core.errors import Conflict, NotAllowed
 from magnetar.core.names import TopicName
 from magnetar.wire.message_id import full_ack_set
 
-router = APIRouter(prefix="/admin/v2", tags=["subscriptions"])
+router = APIRouter(prefix="/admin/v2", tags=["subscriptions"], route_class=ClusterRoute)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 _SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription:name}"
@@ -62,6 +64,7 @@ async def reset_to_message(request: Request) -> Response:
 
 
 @router.post(_SUBSCRIPTION + "/resetcursor/{timestamp:number}", summary="Reset to a time")
+@planned(each_partition(all_done()))
 async def reset_to_time(request: Request) -> Response:
     timestamp = number_of(request, "timestamp")
     for subscription in await _subscriptions(request):
@@ -84,6 +87,7 @@ async def skip(request: Request) -> Response:
 
 
 @router.post(_SUBSCRIPTION + "/skip_all", summary="Skip everything")
+@planned(each_partition(all_done()))
 async def skip_all(request: Request) -> Response:
     for subscription in await _subscriptions(request):
         await subscription.clear_backlog()
@@ -91,6 +95,7 @@ async def skip_all(request: Request) -> Response:
 
 
 @router.post(_SUBSCRIPTION + "/expireMessages/{seconds:number}", summary="Skip what is older")
+@planned(each_partition(all_done()))
 async def expire(request: Request) -> Response:
     await _expire(request, await _subscriptions(request))
     return done()
@@ -100,6 +105,7 @@ async def expire(request: Request) -> Response:
     _TOPIC + "/all_subscription/expireMessages/{seconds:number}",
     summary="Skip what is older, on all subscriptions",
 )
+@planned(each_partition(all_done()))
 async def expire_all(request: Request) -> Response:
     found: list[PersistentSubscription] = []
     for part in await loaded_parts(service_of(request), topic_of(request)):

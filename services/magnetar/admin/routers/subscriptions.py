@@ -11,6 +11,15 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done
+from magnetar.admin.cluster.deletion import delete_subscriptions
+from magnetar.admin.cluster.partitions import (
+    NOT_FOUND_OR_THERE,
+    all_done,
+    each_partition,
+    merged,
+    union,
+)
+from magnetar.admin.cluster.route import ClusterRoute, planned
 from magnetar.admin.context import (
     loaded_parts,
     require_namespace,
@@ -26,13 +35,14 @@ from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
 from magnetar.core.ids import LATEST
 
-router = APIRouter(prefix="/admin/v2", tags=["subscriptions"])
+router = APIRouter(prefix="/admin/v2", tags=["subscriptions"], route_class=ClusterRoute)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 _SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription:name}"
 
 
 @router.get(_TOPIC + "/subscriptions", summary="List a topic's subscriptions")
+@planned(each_partition(union))
 async def list_subscriptions(request: Request) -> Response:
     names: set[str] = set()
     for topic in await loaded_parts(service_of(request), topic_of(request)):
@@ -50,6 +60,7 @@ async def list_subscriptions(request: Request) -> Response:
         example={"ledgerId": -1, "entryId": -1},
     ),
 )
+@planned(each_partition(all_done(NOT_FOUND_OR_THERE)))
 async def create_subscription(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     given = await bodies.parse(request, MessageId)
@@ -83,6 +94,7 @@ async def create_subscription(request: Request) -> Response:
     summary="Delete a subscription",
     openapi_extra=described(FORCE, AUTHORITATIVE),
 )
+@planned(delete_subscriptions)
 async def delete_subscription(request: Request) -> Response:
     subscription, force = text_of(request, "subscription"), bodies.flag(request, "force")
     parts = await _parts_with(request)
@@ -94,6 +106,7 @@ async def delete_subscription(request: Request) -> Response:
 
 
 @router.get(_SUBSCRIPTION + "/properties", summary="A subscription's properties")
+@planned(each_partition(merged))
 async def get_properties(request: Request) -> Response:
     found: dict[str, str] = {}
     for part in await _parts_with(request):
@@ -108,6 +121,7 @@ async def get_properties(request: Request) -> Response:
     summary="Replace a subscription's properties",
     openapi_extra=described(body="Properties", example={"team": "payments"}),
 )
+@planned(each_partition(all_done()))
 async def put_properties(request: Request) -> Response:
     given = await bodies.parse(request, dict[str, str]) or {}
     for part in await _parts_with(request):

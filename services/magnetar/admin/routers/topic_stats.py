@@ -2,12 +2,17 @@
 
 from typing import Final
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer
+from magnetar.admin.cluster import partitions as parts
+from magnetar.admin.cluster.peers import Handler, Peers, together
+from magnetar.admin.cluster.route import ClusterRoute, anywhere, planned
+from magnetar.admin.cluster.sending import Answer, query_of
 from magnetar.admin.context import (
     existing_partitions,
     loaded_topic,
@@ -27,7 +32,7 @@ from magnetar.broker.topics import Topic, ledger_name
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.names import TopicName
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"])
+router = APIRouter(prefix="/admin/v2", tags=["topics"], route_class=ClusterRoute)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 _LEFT_OUT: Final = (
@@ -62,6 +67,7 @@ async def get_internal_stats(request: Request) -> Response:
 
 
 @router.get(_TOPIC + "/internal-info", summary="A topic's records in the metadata store")
+@anywhere
 async def get_internal_info(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     await require_namespace(service, name.namespace)
@@ -73,6 +79,43 @@ async def get_internal_info(request: Request) -> Response:
         raise topic_not_found(name) from None
 
 
+async def _of_parts(
+    peers: Peers, request: Request, name: TopicName, partitions: int, what: str
+) -> dict[str, Answer]:
+    """What the owners of the partitions say of them; those that do not exist are left out."""
+    found = await together(
+        [
+            peers.ask_topic(part, "GET", what, query=query_of(request))
+            for part in await parts.existing(service_of(request), name, partitions)
+        ]
+    )
+    parts.raise_refusal(found, parts.NOT_FOUND)
+    return {each.about: each for each in found if each.good}
+
+
+async def _cluster_stats(peers: Peers, request: Request, _: Handler) -> Response:
+    """`get_partitioned_stats` over the brokers of a cluster."""
+    service, name = service_of(request), topic_of(request)
+    partitions = await _partitions(service, name)
+    answers = await _of_parts(peers, request, name, partitions, "/stats")
+    found = {
+        about: msgspec.json.decode(each.body, type=TopicStats) for about, each in answers.items()
+    }
+    metadata = await partitioned_metadata(service, name, partitions)
+    per_partition = bodies.flag(request, "perPartition", default=True)
+    return answer(partitioned_stats(found, metadata, per_partition=per_partition))
+
+
+async def _cluster_internal_stats(peers: Peers, request: Request, _: Handler) -> Response:
+    """`get_partitioned_internal_stats` over the brokers of a cluster."""
+    service, name = service_of(request), topic_of(request)
+    partitions = await _partitions(service, name)
+    answers = await _of_parts(peers, request, name, partitions, "/internalStats")
+    found = {about: msgspec.Raw(each.body) for about, each in answers.items()}
+    metadata = await partitioned_metadata(service, name, partitions)
+    return answer({"metadata": metadata, "partitions": found})
+
+
 @router.get(
     _TOPIC + "/partitioned-stats",
     summary="The same, summed over partitions",
@@ -80,6 +123,7 @@ async def get_internal_info(request: Request) -> Response:
         query("perPartition", "boolean", "Also each partition (default)"), *_LEFT_OUT
     ),
 )
+@planned(_cluster_stats)
 async def get_partitioned_stats(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     partitions = await _partitions(service, name)
@@ -92,6 +136,7 @@ async def get_partitioned_stats(request: Request) -> Response:
 
 
 @router.get(_TOPIC + "/partitioned-internalStats", summary="Ledgers and cursors of each partition")
+@planned(_cluster_internal_stats)
 async def get_partitioned_internal_stats(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     await require_namespace(service, name.namespace)

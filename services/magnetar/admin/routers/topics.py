@@ -9,6 +9,9 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done, nothing
+from magnetar.admin.cluster.listing import topic_names
+from magnetar.admin.cluster.partitions import all_done, each_partition
+from magnetar.admin.cluster.route import ClusterRoute, planned
 from magnetar.admin.context import (
     loaded_parts,
     loaded_topic,
@@ -27,7 +30,7 @@ from magnetar.broker.topic.persistent import EPOCH_PROPERTY, PersistentTopic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
 from magnetar.core.names import TopicName
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"])
+router = APIRouter(prefix="/admin/v2", tags=["topics"], route_class=ClusterRoute)
 
 _NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"
 _TOPIC: Final = _NAMESPACE + "/{topic:name}"
@@ -45,7 +48,7 @@ _PROPERTIES: Final = described(body="Properties", example={"team": "payments"})
 async def list_topics(request: Request) -> Response:
     service, namespace = service_of(request), namespace_of(request)
     await require_namespace(service, namespace, "Namespace does not exist")
-    names = await service.topics.names(namespace, text_of(request, "domain"))
+    names = await topic_names(request, namespace, text_of(request, "domain"))
     if not bodies.flag(request, "includeSystemTopic"):
         names = [name for name in names if not is_system_topic(name)]
     if bundle := request.query_params.get("bundle"):
@@ -101,6 +104,7 @@ async def remove_topic(request: Request) -> Response:
 
 
 @router.put(_TOPIC + "/unload", summary="Unload: clients look the topic up again")
+@planned(each_partition(all_done()))
 async def unload(request: Request) -> Response:
     service = service_of(request)
     for topic in await loaded_parts(service, topic_of(request)):
@@ -109,6 +113,7 @@ async def unload(request: Request) -> Response:
 
 
 @router.delete(_TOPIC + "/truncate", summary="Delete all messages of a topic")
+@planned(each_partition(all_done()))
 async def truncate(request: Request) -> Response:
     for topic in await loaded_parts(service_of(request), topic_of(request)):
         if not isinstance(topic, PersistentTopic):

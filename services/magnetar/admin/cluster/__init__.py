@@ -1,0 +1,1 @@
+"""The admin REST of several brokers: any of them takes any request."""
