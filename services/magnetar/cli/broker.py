@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from magnetar.broker.setting import SettingsError
 from magnetar.cli import roles, run_loop
 from magnetar.cluster.settings import BrokerProcessSettings
 
@@ -29,9 +30,20 @@ def run(args: argparse.Namespace) -> int:
         settings = roles.settings("broker", BrokerProcessSettings, args)
         ports = {"port": settings.port, "http_port": settings.http_port}
         roles.check_ports(settings.host, ports)
+        check_listeners(settings)
     except roles.Refused as refused:
         return refused.code
     return run_loop.run(serve(settings))
+
+
+def check_listeners(settings: BrokerProcessSettings) -> None:
+    """Raises Refused where the advertised listeners make no sense."""
+    from magnetar.cluster.listeners import advertised
+
+    try:
+        advertised(settings.advertised_listeners, settings.internal_listener_name, "", 1, 1)
+    except SettingsError as error:
+        raise roles.Refused(run_loop.refuse(str(error), code=2)) from error
 
 
 async def serve(settings: BrokerProcessSettings) -> int:

@@ -16,10 +16,12 @@ from magnetar.bookie.api import BookieIdentity
 from magnetar.bookie.service import BookieService, BookieServiceSettings
 from magnetar.cluster.bookie_settings import BookieProcessSettings
 from magnetar.cluster.identity import hold_to_cluster
+from magnetar.cluster.ledger_count import LedgerCount
 from magnetar.cluster.membership import Membership, join
 from magnetar.cluster.nodes import Readiness, serve_health, session_reason
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.observe.listen import bind
+from magnetar.observe.metrics import single
 
 if TYPE_CHECKING:
     from magnetar.cluster.autorecovery_part import AutorecoveryPart
@@ -48,6 +50,7 @@ class _Parts:
     settings: BookieProcessSettings
     readiness: Readiness = field(default_factory=Readiness)
     service: BookieService | None = None
+    ledgers: LedgerCount | None = None
     recovery: "AutorecoveryPart | None" = None
 
     def status(self) -> Mapping[str, object]:
@@ -66,6 +69,7 @@ class _Parts:
                 "writable": self.service.server.writable,
                 "read_only_reason": stats.read_only_reason,
                 "connections": len(self.service.server.connections),
+                "ledgers": self.ledgers.count if self.ledgers is not None else 0,
                 "entries_added": stats.entries_added,
                 "entries_read": stats.entries_read,
                 "disk_bytes_total": stats.disk_bytes_total,
@@ -78,6 +82,8 @@ class _Parts:
     def metrics(self) -> Iterable[str]:
         if self.service is not None:
             yield from bookie_families([self.service.bookie])
+        if self.ledgers is not None:
+            yield single("bookie_ledgers_count", "", self.ledgers.count)
         if self.recovery is not None:
             yield from self.recovery.families()
 
@@ -116,7 +122,8 @@ async def start(settings: BookieProcessSettings) -> BookieProcess:
             opened.push_async_callback(part.stop)
             await part.open()
             parts.recovery = part
-        parts.service = service
+        parts.service, parts.ledgers = service, LedgerCount(service.bookie)
+        opened.push_async_callback(parts.ledgers.stop)
         await member.session.start()
         if parts.recovery is not None:
             await parts.recovery.start()

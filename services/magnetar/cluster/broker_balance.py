@@ -8,15 +8,26 @@ from magnetar.broker.ownership.ownership import Choose, ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topics import Topic
+from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
 
 
 class BrokerWork:
-    """What this broker serves, and what it is told to do with it; see `balance.load.Serving`."""
+    """What this broker serves, and what it is told to do with it; see `balance.load.Serving`.
 
-    def __init__(self, service: BrokerService, ownership: ClusterOwnership) -> None:
+    Made before the broker starts, and asked once it has: its ownership comes with the start.
+    """
+
+    def __init__(self, service: BrokerService) -> None:
         self._service = service
-        self._ownership = ownership
+
+    @property
+    def ownership(self) -> ClusterOwnership:
+        """Of the broker; raises ServiceNotReady before it has started."""
+        ownership = self._service.cluster_ownership
+        if ownership is None:
+            raise ServiceNotReady("The broker has not started yet, please retry")
+        return ownership
 
     @property
     def broker_id(self) -> str:
@@ -24,7 +35,7 @@ class BrokerWork:
 
     @property
     def draining(self) -> bool:
-        return self._ownership.draining
+        return self.ownership.draining
 
     def connections(self) -> int:
         return len(self._service.sessions)
@@ -33,28 +44,28 @@ class BrokerWork:
         return self._service.topics
 
     def owned(self) -> Iterable[str]:
-        return [str(bundle) for bundle in self._ownership.owned()]
+        return [str(bundle) for bundle in self.ownership.owned()]
 
     def bundle_of(self, name: TopicName) -> str | None:
-        bundle = self._ownership.bundle_of(name)
-        return str(bundle) if bundle is not None and self._ownership.has(bundle) else None
+        bundle = self.ownership.bundle_of(name)
+        return str(bundle) if bundle is not None and self.ownership.has(bundle) else None
 
     def living(self) -> Collection[str]:
         """The brokers that may be given bundles."""
-        return [each.broker_id for each in self._ownership.brokers.living() if each.active]
+        return [each.broker_id for each in self.ownership.brokers.living() if each.active]
 
     def owns(self, bundle: str) -> bool:
-        return self._ownership.has(Bundle.parse(bundle))
+        return self.ownership.has(Bundle.parse(bundle))
 
     async def unload(self, bundle: str, destination: str | None) -> None:
         """An order's."""
-        await self._ownership.unload(bundle, destination)
+        await self.ownership.unload(bundle, destination)
 
     async def split(self, bundle: str, algorithm: str, *, unload: bool) -> None:
         """An order's; with `unload` the second half goes to another broker at once."""
-        parts = await self._ownership.split(bundle, algorithm)
+        parts = await self.ownership.split(bundle, algorithm)
         if unload and len(parts) > 1:
-            await self._ownership.unload(parts[-1])
+            await self.ownership.unload(parts[-1])
 
 
 def choose_by(placement: Placement) -> Choose:
