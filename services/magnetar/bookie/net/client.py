@@ -82,7 +82,8 @@ class RemoteBookie:
         self._link: Link | None = None
         self._tasks = TaskSet(f"bookie {identity.bookie_id}")
         self._retries = 0
-        self._retry_at = 0.0
+        self.retry_at = 0.0
+        """By the loop's clock: requests fail until then."""
         self._failure = ""
         self._closed = False
 
@@ -196,10 +197,7 @@ class RemoteBookie:
         answer = await self._ask(kind, payload, fence=fence)
         if not isinstance(answer, Frame) or answer.kind != kind | protocol.ANSWER:
             raise self._wrong(answer)
-        try:
-            return decode(answer.payload)
-        except FrameError as error:
-            raise BookieUnavailable(f"{self} broke the protocol: {error}") from error
+        return self._decoded(decode, answer)
 
     async def _ask(self, kind: int, payload: bytes, *, fence: bool = False) -> Frame | Entries:
         link = self._link or self._connect()
@@ -208,8 +206,14 @@ class RemoteBookie:
         flags = protocol.FLAG_FENCE if fence else 0
         answer = await link.request(kind, flags, payload)
         if isinstance(answer, Frame) and answer.kind == protocol.FAILED:
-            raise messages.error_of(messages.decode_failure(answer.payload))
+            raise messages.error_of(self._decoded(messages.decode_failure, answer))
         return answer
+
+    def _decoded(self, decode: Callable[[bytes], T], answer: Frame) -> T:
+        try:
+            return decode(answer.payload)
+        except FrameError as error:
+            raise self.unavailable(f"it broke the protocol: {error}") from error
 
     def _wrong(self, answer: Frame | Entries) -> BookieUnavailable:
         return BookieUnavailable(f"{self} answered something else than was asked: {answer!r:.80}")
@@ -221,8 +225,8 @@ class RemoteBookie:
         if self._closed:
             return self.unavailable("it is not used any more")
         now = asyncio.get_running_loop().time()
-        if now < self._retry_at:
-            return self.unavailable(f"{self._failure}; tried again in {self._retry_at - now:.1f} s")
+        if now < self.retry_at:
+            return self.unavailable(f"{self._failure}; tried again in {self.retry_at - now:.1f} s")
         link = self._link = Link(self)
         self._tasks.start(self._open(link), "connect")
         return link
@@ -250,7 +254,7 @@ class RemoteBookie:
             pause_s = min(settings.retry_s_min * 2**self._retries, settings.retry_s_max)
             self._retries = min(self._retries + 1, RETRIES_COUNTED_MAX)
             pause_s *= self._random.uniform(0.5, 1.0)
-            self._retry_at = asyncio.get_running_loop().time() + pause_s
+            self.retry_at = asyncio.get_running_loop().time() + pause_s
             self._failure = str(link.error)
 
     def unavailable(self, why: str) -> BookieUnavailable:

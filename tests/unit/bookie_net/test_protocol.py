@@ -1,0 +1,334 @@
+"""The bookie protocol's codec: nothing is lost on the way, and nothing damaged is believed."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from google_crc32c import value
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.bookie.api import (
+    BookieError,
+    BookieIdentity,
+    BookieLate,
+    BookieReadOnly,
+    BookieUnavailable,
+    EntryCorrupt,
+    EntryProof,
+    EntryProofs,
+    EntryUnknown,
+    LedgerEnd,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    ProofKind,
+)
+from magnetar.bookie.net import messages_v1 as messages
+from magnetar.bookie.net import protocol_v1 as protocol
+from magnetar.bookie.net.protocol_v1 import (
+    Add,
+    Added,
+    AnyFrame,
+    Entries,
+    Frame,
+    FrameDecoder,
+    FrameError,
+)
+from magnetar.bookie.packed import forget, packed
+
+I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+ENTRY_ID = st.integers(0, 1 << 62)
+U64 = st.integers(0, (1 << 64) - 1)
+BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
+TEXT = st.text(max_size=30)
+
+
+@st.composite
+def ids_for(draw: st.DrawFn, count: int) -> Sequence[int]:
+    """Ids in a row, or with holes."""
+    first = draw(ENTRY_ID)
+    if draw(st.booleans()):
+        return range(first, first + count)
+    steps = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
+    ids = [first]
+    for step in steps[1:]:
+        ids.append(ids[-1] + step)
+    return tuple(ids)
+
+
+@st.composite
+def adds(draw: st.DrawFn) -> tuple[bytes, AnyFrame]:
+    entries = draw(BODIES)
+    if draw(st.booleans()):
+        entries = [entry * 400 for entry in entries]  # too large to be joined
+    ids = draw(ids_for(len(entries)))
+    number, ledger_id, lac = draw(U64), draw(I64), draw(I64)
+    recovery = draw(st.booleans())
+    group = packed(entries)
+    forget()
+    head = protocol.encode_add(number, ledger_id, lac, ids, group, recovery=recovery)
+    holes = ids[-1] - ids[0] != len(ids) - 1
+    explicit = len(ids) > 1 and type(ids) is not range
+    flags = protocol.FLAG_RECOVERY * recovery | protocol.FLAG_IDS * explicit
+    if not holes and not explicit:
+        ids = range(ids[0], ids[0] + len(ids))
+    return head + b"".join(group.body), Add(flags, number, ledger_id, lac, ids, group)
+
+
+@st.composite
+def reads(draw: st.DrawFn) -> tuple[bytes, AnyFrame]:
+    entries = draw(BODIES)
+    ids = draw(ids_for(len(entries)))
+    id_ = draw(U64)
+    holes = ids[-1] - ids[0] != len(ids) - 1
+    parts = protocol.encode_entries(0, id_, ids, entries)
+    if not holes:
+        ids = range(ids[0], ids[0] + len(ids))
+    return b"".join(parts), Entries(protocol.FLAG_IDS * holes, id_, ids, entries)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[bytes, AnyFrame]:
+    first, count = draw(U64), draw(st.integers(0, (1 << 32) - 1))
+    return protocol.encode_added(0x80, first, count), Added(0x80, first, count)
+
+
+@st.composite
+def small(draw: st.DrawFn) -> tuple[bytes, AnyFrame]:
+    id_ = draw(U64)
+    kind, payload = draw(
+        st.sampled_from(
+            [
+                (protocol.READ, messages.encode_read(1, 2, 3, 4)),
+                (protocol.LEDGER_END, messages.encode_ledger(-7)),
+                (protocol.PING, b""),
+                (protocol.LIST, messages.encode_list(-1, 10)),
+                (protocol.CLOSING, messages.encode_failure(messages.Failure(1, "so"))),
+                (0x3E, b"of another version"),
+            ]
+        )
+    )
+    return protocol.encode_frame(kind, 0, id_, payload), Frame(kind, 0, id_, payload)
+
+
+FRAMES = st.one_of(adds(), reads(), answers(), small())
+
+
+def feed(decoder: FrameDecoder, data: bytes) -> list[AnyFrame]:
+    """The frames that these bytes complete."""
+    found: list[AnyFrame] = []
+    at = 0
+    while at < len(data):
+        free = decoder.get_buffer()
+        count = min(len(free), len(data) - at)
+        free[:count] = data[at : at + count]
+        at += count
+        decoder.received(count)
+        while (frame := decoder.take()) is not None:
+            found.append(frame)
+    return found
+
+
+def same(found: AnyFrame, sent: AnyFrame) -> bool:
+    if isinstance(found, Add) and isinstance(sent, Add):
+        a, b = found.entries, sent.entries
+        if (b"".join(a.body), a.body_bytes, a.crc, a.lengths) != (
+            b"".join(b.body),
+            b.body_bytes,
+            b.crc,
+            b.lengths,
+        ):
+            return False
+    return found == sent
+
+
+@given(st.lists(FRAMES, min_size=1, max_size=5), st.data())
+def test_frames_come_out_as_they_went_in_wherever_they_are_cut(
+    frames: list[tuple[bytes, AnyFrame]], data: st.DataObject
+) -> None:
+    stream = b"".join(encoded for encoded, _ in frames)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    decoder = FrameDecoder()
+    found: list[AnyFrame] = []
+    for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += feed(decoder, stream[start:stop])
+    assert len(found) == len(frames)
+    assert all(same(one, sent) for one, (_, sent) in zip(found, frames, strict=True))
+    assert decoder.held_bytes == 0
+
+
+@given(FRAMES)
+def test_a_frame_cut_anywhere_waits_for_its_rest(frame: tuple[bytes, AnyFrame]) -> None:
+    encoded, sent = frame
+    step = max(1, len(encoded) // 97)
+    for cut in [*range(0, len(encoded), step), len(encoded) - 1]:
+        decoder = FrameDecoder()
+        assert feed(decoder, encoded[:cut]) == []
+        (found,) = feed(decoder, encoded[cut:])
+        assert same(found, sent)
+
+
+@given(FRAMES, st.data())
+def test_a_flipped_bit_is_never_believed(
+    frame: tuple[bytes, AnyFrame], data: st.DataObject
+) -> None:
+    encoded, _ = frame
+    bit = data.draw(st.integers(0, 8 * len(encoded) - 1))
+    damaged = bytearray(encoded)
+    damaged[bit // 8] ^= 1 << bit % 8
+    with suppress(FrameError):
+        assert feed(FrameDecoder(), bytes(damaged)) == []  # waits for more, by a flipped size
+
+
+@given(st.binary(min_size=protocol.HEAD_BYTES, max_size=200))
+def test_garbage_is_no_frame(garbage: bytes) -> None:
+    with suppress(FrameError):
+        assert feed(FrameDecoder(), garbage) == []
+
+
+def reframed(kind: int, payload: bytes, body: bytes = b"", flags: int = 0) -> bytes:
+    """A frame whose CRC is right, whatever is in it."""
+    return protocol.encode_frame(kind, flags, 1, payload, len(body)) + body
+
+
+def _add_payload(first: int, count: int, crc: int, tables: bytes = b"") -> bytes:
+    return (
+        (7).to_bytes(8, "little")
+        + (0).to_bytes(8, "little")
+        + first.to_bytes(8, "little", signed=True)
+        + count.to_bytes(4, "little")
+        + crc.to_bytes(4, "little")
+        + tables
+    )
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (reframed(protocol.ADD, _add_payload(0, 0, 0)), "0 entries"),
+        (reframed(protocol.ADD, _add_payload(-1, 1, 0)), "from -1"),
+        (reframed(protocol.ADD, _add_payload(0, 1, 1), b"x"), "CRC"),
+        (reframed(protocol.ADD, _add_payload(0, 2, value(b"xy")), b"xy"), "tables"),
+        (
+            reframed(protocol.ADD, _add_payload(0, 2, value(b"xy"), bytes(8)), b"xy"),
+            "lengths",
+        ),
+        (
+            reframed(
+                protocol.ADD,
+                _add_payload(0, 2, value(b"xy"), b"\1\0\0\0" * 2 + bytes(16)),
+                b"xy",
+                protocol.FLAG_IDS,
+            ),
+            "ascend",
+        ),
+        (reframed(protocol.ADD, _add_payload(0, 1 << 31, 0)), "entries"),
+        (reframed(protocol.ADD, _add_payload(0, 1, value(b"x")), b"x", 0x40), "flags"),
+        (reframed(protocol.PING, b"x"), "payload"),
+        (reframed(protocol.PING, b"", b"body"), "of body"),
+        (reframed(protocol.READ, bytes(31)), "payload"),
+        (protocol.encode_frame(protocol.ADD, 0, 1, _add_payload(0, 1, 0), (64 << 20) + 1), "body"),
+    ],
+)
+def test_frames_that_contradict_themselves_are_refused(frame: bytes, why: str) -> None:
+    with pytest.raises(FrameError, match=why):
+        feed(FrameDecoder(), frame)
+
+
+def test_a_large_frame_is_refused_by_its_head_alone() -> None:
+    head = protocol.encode_frame(protocol.ADD, 0, 1, _add_payload(0, 1, 0), 64 << 20)
+    assert feed(FrameDecoder(), head) == []
+    damaged = bytearray(head)
+    damaged[40] ^= 1
+    with pytest.raises(FrameError, match="CRC"):
+        feed(FrameDecoder(), bytes(damaged))
+
+
+@given(TEXT, TEXT, TEXT, TEXT, st.integers(1, 9), st.integers(0, 9), U64)
+def test_hello_and_welcome(
+    cluster: str, name: str, life: str, client: str, low: int, more: int, features: int
+) -> None:
+    hello = messages.Hello(BookieIdentity(name, life), cluster, client, low, low + more, features)
+    assert messages.decode_hello(messages.encode_hello(hello)) == hello
+    welcome = messages.Welcome(BookieIdentity(name, life), 1 << 20, cluster, low, features)
+    assert messages.decode_welcome(messages.encode_welcome(welcome)) == welcome
+
+
+@given(I64, I64, I64, st.booleans(), st.integers(0, (1 << 64) - 1), st.lists(I64, max_size=5))
+def test_small_payloads(
+    first: int, second: int, third: int, flag: bool, count: int, ids: list[int]
+) -> None:
+    read = (first, second, third, count)
+    assert messages.decode_read(messages.encode_read(*read)) == read
+    prove = (first, second, third, count & 0xFFFFFFFF)
+    assert messages.decode_prove(messages.encode_prove(*prove)) == prove
+    end = LedgerEnd(first, second, flag, third)
+    assert messages.decode_end(messages.encode_end(end)) == end
+    more = flag and bool(ids)
+    assert messages.decode_ledgers(messages.encode_ledgers(ids, more=more)) == (tuple(ids), more)
+    proofs = EntryProofs([EntryProof(first, kind, 5, 6) for kind in ProofKind], second)
+    assert messages.decode_proofs(messages.encode_proofs(proofs)) == proofs
+    state = messages.State(count, 1, 2, "full")
+    assert messages.decode_state(messages.encode_state(state)) == state
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        BookieError,
+        LedgerFenced,
+        BookieUnavailable,
+        BookieReadOnly,
+        NoSuchEntry,
+        NoSuchLedger,
+        EntryUnknown,
+    ],
+)
+def test_errors_keep_their_class_and_text(kind: type[BookieError]) -> None:
+    failure = messages.failure_of(kind("because"))
+    error = messages.error_of(messages.decode_failure(messages.encode_failure(failure)))
+    assert type(error) is kind
+    assert str(error) == "because"
+
+
+def test_errors_with_more_to_them() -> None:
+    corrupt = messages.error_of(messages.failure_of(EntryCorrupt("bad", "/log", 77)))
+    assert isinstance(corrupt, EntryCorrupt)
+    assert (corrupt.path, corrupt.offset) == ("/log", 77)
+    assert type(messages.error_of(messages.failure_of(BookieLate("late")))) is BookieUnavailable
+    assert type(messages.error_of(messages.Failure(999, "new"))) is BookieError
+    cut = messages.decode_failure(messages.encode_failure(messages.Failure(1, "é" * 5000)))
+    assert cut.message == "é" * 2048
+
+
+@given(st.binary(max_size=60))
+def test_payloads_of_garbage_are_refused_or_understood(garbage: bytes) -> None:
+    for decode in (
+        messages.decode_hello,
+        messages.decode_welcome,
+        messages.decode_proofs,
+        messages.decode_ledgers,
+        messages.decode_state,
+        messages.decode_failure,
+        messages.decode_end,
+    ):
+        with suppress(FrameError):
+            decode(garbage)
+
+
+def test_the_version_is_the_highest_in_common() -> None:
+    who = BookieIdentity("b", "i")
+    assert messages.version_for(messages.Hello(who, version_min=1, version_max=7)) == 1
+    assert messages.version_for(messages.Hello(who, version_min=2, version_max=7)) is None
+
+
+def test_a_group_is_packed_once_for_all_copies() -> None:
+    entries = [b"a" * 10, b"b"]
+    group = packed(entries)
+    assert packed(entries) is group
+    assert packed(group) is group
+    forget()
+    entries[0] = b"other"
+    assert packed(entries).crc != group.crc
+    forget()
