@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from typing import Final
 
+from tests.sim import determinism
 from tests.sim.run import Result, run_forked
 
 STORY_SHOWN: Final = 40
@@ -31,6 +32,7 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])  # noqa: S606
+    determinism.install()
     from tests.sim.bugs import patch_of
     from tests.sim.simulate import simulate
 

@@ -120,6 +120,28 @@ class Process:
 PROCESS: ContextVar[Process] = ContextVar("magnetar_sim_process")
 
 
+class SimTask(asyncio.Task[Any]):
+    """A task whose place in a set is the same in every run."""
+
+    def __init__(self, coro: Any, *, loop: "SimLoop", **more: Any) -> None:
+        self.birth = loop.next_birth()
+        super().__init__(coro, loop=loop, **more)
+
+    def __hash__(self) -> int:
+        return self.birth
+
+
+class SimFuture(asyncio.Future[Any]):
+    """A future whose place in a set is the same in every run."""
+
+    def __init__(self, loop: "SimLoop") -> None:
+        self.birth = loop.next_birth()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.birth
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """See the module's text."""
 
@@ -136,6 +158,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._heap: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
         self._sequence = 0
         self._processes = 0
+        self._births = 0
         self.world = Process(self, "world", "world", instant=True)
 
     # -- time and order --------------------------------------------------------------------
@@ -156,6 +179,13 @@ class SimLoop(asyncio.BaseEventLoop):
     def next_process_index(self) -> int:
         self._processes += 1
         return self._processes
+
+    def next_birth(self) -> int:
+        self._births += 1
+        return self._births
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return SimFuture(self)
 
     def _run_once(self) -> None:
         heap = self._heap
@@ -220,7 +250,7 @@ class SimLoop(asyncio.BaseEventLoop):
         name: str | None = None,
         context: Context | None = None,
     ) -> "asyncio.Task[Any]":
-        task = super().create_task(coro, name=name, context=context)
+        task = SimTask(coro, loop=self, name=name, context=context)
         # Tasks of the killed are kept, and go unfinished.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         process = (context or copy_context()).get(PROCESS, self.world)

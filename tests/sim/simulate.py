@@ -1,11 +1,9 @@
 """`simulate(seed)`: the run of one seed, from its plan to its result."""
 
-import random
 import time
-import uuid
 from collections.abc import Callable
-from random import Random
 
+from tests.sim import determinism
 from tests.sim.checker import check
 from tests.sim.faults import play
 from tests.sim.loop import Deadlock, SimLoop, run
@@ -13,6 +11,15 @@ from tests.sim.plan import Plan, draw_plan
 from tests.sim.run import Result
 from tests.sim.watching import Watching
 from tests.sim.world import World
+
+from magnetar.bookie.net.connection import BookieConnection
+from magnetar.broker.session.link import Link
+from magnetar.broker.session.session import Session
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.metadata.watches import LocalWatch
+
+determinism.hash_by_birth(BookieConnection, Cursor, LedgerWriter, Link, LocalWatch, Session)
 
 Patch = Callable[[], None]
 
@@ -22,7 +29,7 @@ def simulate(
 ) -> Result:
     """Runs a seed in this process, which is good for nothing else afterwards."""
     begun = time.perf_counter()
-    _own_randomness(seed)
+    determinism.begin(seed)
     if patch is not None:
         patch()
     plan = plan or draw_plan(seed)
@@ -56,10 +63,3 @@ async def _main(world: World) -> None:
     await world.heal()
     await world.settle()
     await check(world)
-
-
-def _own_randomness(seed: int) -> None:
-    """What the code draws without being handed a generator."""
-    random.seed(seed)
-    bits = Random(seed ^ 0x1D)
-    uuid.uuid4 = lambda: uuid.UUID(int=bits.getrandbits(128), version=4)
