@@ -11,16 +11,18 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from magnetar.core.clock import SystemClock
-from magnetar.metadata.etcd.calls import COMPACT
+from magnetar.metadata.etcd.calls import COMPACT, STATUS
+from magnetar.metadata.etcd.endpoints import Method
 from magnetar.metadata.etcd.settings import EtcdSettings
 from magnetar.metadata.etcd.store import EtcdStore, open_etcd
 
@@ -35,6 +37,9 @@ FLAGS: Final = {
     "log-level": "error",
     "logger": "zap",
 }
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 roots = count()
 
@@ -172,7 +177,10 @@ def stop_all(members: Sequence[EtcdMember]) -> None:
 
 
 class Proxy:
-    """A TCP relay to one port, that can be cut: connections stay open, and nothing passes."""
+    """A TCP relay to one port, that can be cut: nothing passes, and new connections are not made.
+
+    Connections stay open, as with a broken switch, unless `reset` ends them.
+    """
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -188,6 +196,13 @@ class Proxy:
 
     def cut(self) -> None:
         self._flows.clear()
+
+    async def reset(self) -> None:
+        """Ends all connections."""
+        relays = list(self._relays)
+        for task in relays:
+            task.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
 
     def heal(self) -> None:
         self._flows.set()
@@ -227,36 +242,57 @@ class Proxy:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in list(self._relays):
-            task.cancel()
-        await asyncio.gather(*self._relays, return_exceptions=True)
+        await self.reset()
         await self._server.wait_closed()
 
 
 async def compact(member: EtcdMember, revision: int) -> None:
     """Has etcd forget everything before `revision`."""
-    async with grpc.aio.insecure_channel(member.address) as channel:
-        call = channel.unary_unary(
-            COMPACT.path,
-            request_serializer=COMPACT.request.SerializeToString,
-            response_deserializer=COMPACT.response.FromString,
-        )
-        await call(COMPACT.request(revision=revision, physical=True), timeout=RPC_TIMEOUT_S)
+    request = COMPACT.request(revision=revision, physical=True)
+    assert await call_once(member, COMPACT, request) is not None
 
 
 def new_settings(endpoints: Sequence[str], **more: Any) -> EtcdSettings:
     """With a root that nobody else uses, and quick to find that a connection is dead."""
-    quick = {
+    quick: dict[str, Any] = {
+        "root": f"/magnetar/test-{next(roots)}",
         "attempt_timeout_s": 1.0,
         "operation_timeout_s": 8.0,
         "keepalive_interval_s": 1.0,
         "keepalive_timeout_s": 0.5,
     }
-    root = f"/magnetar/test-{next(roots)}"
-    return EtcdSettings(endpoints=endpoints, root=root, **(quick | more))
+    return EtcdSettings(endpoints=endpoints, **(quick | more))
 
 
 async def open_on(*members: EtcdMember, **more: Any) -> EtcdStore:
     """A store of its own on these members."""
     settings = new_settings([member.address for member in members], **more)
     return await open_etcd(settings, SystemClock())
+
+
+async def leader_of(members: Sequence[EtcdMember]) -> EtcdMember:
+    """Whoever leads; waits until somebody does."""
+    async with asyncio.timeout(STARTED_S_MAX):
+        while True:
+            for member in members:
+                if member.process is not None:
+                    status = await call_once(member, STATUS, STATUS.request())
+                    if status is not None and status.leader == status.header.member_id:
+                        return member
+            await asyncio.sleep(0.05)
+
+
+async def call_once(
+    member: EtcdMember, method: Method[Request, Response], request: Request
+) -> Response | None:
+    """The answer of this very member, or None."""
+    async with grpc.aio.insecure_channel(member.address) as channel:
+        call: Callable[..., Awaitable[Response]] = channel.unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        try:
+            return await call(request, timeout=RPC_TIMEOUT_S)
+        except grpc.aio.AioRpcError:
+            return None

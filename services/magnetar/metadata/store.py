@@ -199,7 +199,8 @@ class MetadataStore(Protocol):
         """Changes to keys that start with `prefix`, in order, each once, from a revision on.
 
         `from_revision` is inclusive and may lie in the future. None means from now: changes made
-        after the call, not after the first `anext`. `anext` raises Compacted where the past asked
+        after the call, not after the first `anext`; of a store that others share also earlier ones
+        that this process has not heard of. `anext` raises Compacted where the past asked
         for is gone, or where the watcher was too slow to keep up, and StoreClosed at the end.
         """
 

@@ -81,6 +81,16 @@ class EtcdStore:
         """Own writes: at the end, watches wait for theirs."""
         self._closing: asyncio.Task[None] | None = None
 
+    @property
+    def root(self) -> str:
+        """What stands before every key."""
+        return self._client.settings.root
+
+    @property
+    def address(self) -> str:
+        """The members, as given."""
+        return str(self._client.endpoints)
+
     # Reads.
 
     async def get(self, key: str) -> Record | None:
