@@ -47,16 +47,18 @@ class Autorecovery:
         token = f"{name} {rng.getrandbits(64):016x}"
         self.stats = AutorecoveryStats(clock, settings.stalled_after_s)
         self._session = session
+        self._stopped = False
         members = MemberWatch(bookies, clock, settings.lost_bookie_delay_s)
         copy_rate = ByteRate(settings.copy_bytes_per_s_max, clock)
         check_rate = ByteRate(settings.check_bytes_per_s_max, clock)
         copier = Copier(bookies, settings, copy_rate, self.stats)
         prover = Prover(bookies, check_rate, settings.request_timeout_s)
         checker = LedgerChecker(bookies, prover, None, settings.request_timeout_s)
+        self._client = LedgerClient(store, bookies, clock, rng=rng)
         replicator = Replicator(
             store,
             bookies,
-            LedgerClient(store, bookies, clock),
+            self._client,
             members,
             copier,
             Repairer(prover, copier),
@@ -76,8 +78,15 @@ class Autorecovery:
         self._worker.start()
 
     async def stop(self) -> None:
-        """Cuts off what is under way; nothing is lost by it, another node does it again."""
+        """Cuts off what is under way; nothing is lost by it, another node does it again.
+
+        Idempotent.
+        """
+        if self._stopped:
+            return
+        self._stopped = True
         await asyncio.gather(self._worker.stop(), self._auditor.stop())
+        await self._client.close()
 
     def health(self) -> AutorecoveryHealth:
         """Whether it gets on with what is listed."""

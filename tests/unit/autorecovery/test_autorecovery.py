@@ -94,7 +94,7 @@ def test_what_is_lost_is_named_with_what_each_bookie_said_and_never_touched() ->
         await asyncio.sleep(20)
         a.corrupt.add((1, 3))
         stage.bookies.lose(b)
-        await asyncio.sleep(7200)
+        await asyncio.sleep(1500)
         record = (await stage.listed())[1]
         assert (record.state, record.attempts) == (RecordState.LOST, 1)
         ((first, last, answers),) = [(one.first, one.last, one.answers) for one in record.lost]
@@ -235,7 +235,7 @@ def test_a_silent_source_is_tried_a_bounded_number_of_times() -> None:
         await asyncio.sleep(20)
         stage.by_name["b"].silent = True
         stage.bookies.lose(stage.by_name["a"])
-        await asyncio.sleep(7200)
+        await asyncio.sleep(1500)
         record = (await stage.listed())[1]
         assert (record.state, record.attempts) == (RecordState.PARKED, stage.settings.attempts_max)
         assert "could not be read" in record.detail

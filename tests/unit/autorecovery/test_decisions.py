@@ -1,0 +1,253 @@
+"""The pure parts: what a record lacks, what must be copied, and which copies count."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.autorecovery.assess import Lacking, assess, target_for
+from magnetar.autorecovery.members import Members, Standing
+from magnetar.autorecovery.next_step import Outcome, OutcomeKind, next_record, reconsidered
+from magnetar.autorecovery.proving import Verdict, judge
+from magnetar.autorecovery.records import Answer, RecordState, UnderReplicated, merge_lost
+from magnetar.autorecovery.replacing import needs, ranges, with_replaced
+from magnetar.autorecovery.settings import AutorecoverySettings
+from magnetar.autorecovery.shape import Part, holders, parts
+from magnetar.bookie.api import BookieIdentity
+from magnetar.ledger.bookies import BookieInfo
+from magnetar.ledger.metadata import Ensemble, LedgerMetadata, LedgerState
+from magnetar.ledger.quorum import write_set
+
+SETTINGS = AutorecoverySettings()
+
+
+def bookie(name: str) -> BookieIdentity:
+    return BookieIdentity(name, "1")
+
+
+def names(text: str) -> tuple[BookieIdentity, ...]:
+    return tuple(bookie(name) for name in text.split())
+
+
+def members(living: str, draining: str = "", away: str = "") -> Members:
+    infos = {one: BookieInfo(one) for one in names(living)}
+    infos |= {one: BookieInfo(one, draining=True) for one in names(draining)}
+    return Members(infos, frozenset(names(away)))
+
+
+def ledger(
+    *ensembles: tuple[int, str],
+    last: int = 99,
+    state: LedgerState = LedgerState.CLOSED,
+    quorum: int = 2,
+    stripe: int = 1,
+) -> LedgerMetadata:
+    return LedgerMetadata(
+        1,
+        tuple(Ensemble(first, names(text)) for first, text in ensembles),
+        0,
+        ensemble_size=3,
+        write_quorum=quorum,
+        ack_quorum=1,
+        stripe_entries=stripe,
+        state=state,
+        last_entry=last if state is LedgerState.CLOSED else -1,
+    )
+
+
+def test_a_ledger_on_living_bookies_is_healthy() -> None:
+    assert assess(ledger((0, "a b c")), members("a b c")).healthy
+    assert assess(ledger((0, "a b c"), state=LedgerState.OPEN), members("a b c")).healthy
+
+
+def test_each_ensemble_of_a_lost_bookie_is_lacking_by_itself() -> None:
+    found = assess(ledger((0, "a b c"), (10, "b c d"), (20, "a c d")), members("a c d e"))
+    assert [(one.part.first, one.part.last, one.lost) for one in found.closed_parts] == [
+        (0, 9, names("b")),
+        (10, 19, names("b")),
+    ]
+    assert not found.needs_end
+
+
+def test_the_last_ensemble_of_an_open_ledger_is_its_writers_affair() -> None:
+    record = ledger((0, "a b c"), (10, "a b d"), state=LedgerState.OPEN)
+    found = assess(record, members("a c d e"))
+    assert [one.part.first for one in found.closed_parts] == [0]
+    assert found.open_part is not None
+    assert found.open_part.part.first == 10
+    assert found.needs_end
+
+
+def test_a_recovery_that_was_not_finished_is_to_be_finished() -> None:
+    found = assess(ledger((0, "a b"), state=LedgerState.IN_RECOVERY), members("a b"))
+    assert found.needs_end
+    assert not found.healthy
+
+
+def test_bookies_that_hold_nothing_do_not_matter() -> None:
+    assert assess(ledger((0, "a b c"), last=-1), members("a")).healthy
+    # Entry 0 is on a and b only.
+    assert assess(ledger((0, "a b c"), last=0), members("a b")).healthy
+    assert not assess(ledger((0, "a b c"), last=1), members("a b")).healthy
+    # With stripes of ten entries so are the first ten.
+    assert assess(ledger((0, "a b c"), last=9, stripe=10), members("a b")).healthy
+
+
+def test_too_small_an_ensemble_lacks_copies_although_all_live() -> None:
+    found = assess(ledger((0, "a")), members("a b"))
+    assert [one.size_wanted for one in found.closed_parts] == [2]
+    assert target_for(found.closed_parts[0], members("a b"), Random(1), {}) == names("a b")
+
+
+def test_one_that_is_away_is_waited_for() -> None:
+    found = assess(ledger((0, "a b")), members("a c", away="b"))
+    assert found.waiting
+    assert not found.closed_parts
+    assert not found.healthy
+
+
+def test_the_gone_are_replaced_before_the_draining() -> None:
+    (lacking,) = assess(ledger((0, "a b c")), members("b d", draining="a")).closed_parts
+    assert lacking.lost == names("a c")
+    assert target_for(lacking, members("b d", draining="a"), Random(1), {}) == names("a b d")
+
+
+def test_nobody_refused_full_or_draining_stands_in() -> None:
+    (lacking,) = assess(ledger((0, "a b c")), members("a b d")).closed_parts
+    assert target_for(lacking, members("a b d"), Random(1), {bookie("d"): "full"}) == names("a b c")
+    assert target_for(lacking, members("a b", draining="d"), Random(1), {}) == names("a b c")
+
+
+def test_a_stand_in_is_taken_from_another_rack_where_there_is_one() -> None:
+    infos = {one: BookieInfo(one, rack="/r/1") for one in names("a b d e")}
+    infos[bookie("z")] = BookieInfo(bookie("z"), rack="/r/2")
+    there = Members(infos)
+    (lacking,) = assess(ledger((0, "a b c"), quorum=3), there).closed_parts
+    for seed in range(20):
+        assert target_for(lacking, there, Random(seed), {})[2] == bookie("z")
+
+
+shapes = st.tuples(
+    st.integers(1, 6), st.integers(1, 4), st.integers(1, 5), st.integers(0, 40), st.integers(0, 60)
+)
+
+
+@given(shapes, st.randoms(use_true_random=False), st.integers(0, 3))
+def test_what_is_copied_is_all_that_the_new_ensemble_lacks(
+    shape: tuple[int, int, int, int, int], rng: Random, grow: int
+) -> None:
+    size, quorum, stripe, first, count = shape
+    old = tuple(bookie(f"o{number}") for number in range(size))
+    new = [bookie(f"n{number}") if rng.random() < 0.4 else one for number, one in enumerate(old)]
+    target = (*new, *(bookie(f"g{number}") for number in range(grow)))
+    record = LedgerMetadata(
+        1, (Ensemble(first, old),), 0, write_quorum=quorum, stripe_entries=stripe
+    )
+    part = Part(0, first, first + count - 1, old)
+    there = Members({one: BookieInfo(one) for one in (*old, *target)})
+    copied: dict[int, tuple[BookieIdentity, ...]] = {}
+    for window in needs(record, part, target, there):
+        for entry_id, need in window.items():
+            assert set(need.sources) == set(holders(old, quorum, stripe, entry_id))
+            copied[entry_id] = need.targets
+    for entry_id in range(first, first + count):
+        have = {*holders(old, quorum, stripe, entry_id), *copied.get(entry_id, ())}
+        assert have >= set(holders(target, quorum, stripe, entry_id))
+
+
+@given(st.sets(st.integers(10, 40), max_size=20))
+def test_lost_entries_stay_where_they_were_and_all_others_move(lost: set[int]) -> None:
+    record = ledger((0, "a b"), (10, "a c"), (41, "b c"))
+    part = parts(record)[1]
+    target = names("d c")
+    changed = with_replaced(record, part, target, ranges(sorted(lost)))
+    if changed is None:
+        assert lost == set(range(10, 41))
+        return
+    firsts = [one.first_entry for one in changed.ensembles]
+    assert firsts == sorted(set(firsts))
+    for entry_id in range(100):
+        moved = 10 <= entry_id <= 40 and entry_id not in lost
+        before = set(write_set(record, entry_id))
+        after = set(write_set(changed, entry_id))
+        assert after == ({bookie("d"), bookie("c")} if moved else before)
+
+
+@given(st.lists(st.sampled_from(list(OutcomeKind)), max_size=60), st.randoms())
+def test_no_ledger_is_tried_for_ever(kinds: list[OutcomeKind], rng: Random) -> None:
+    record: UnderReplicated | None = UnderReplicated(1, ("gone",), 0)
+    now_ms, attempts = 0, 0
+    for kind in kinds:
+        assert record is not None
+        if record.state is not RecordState.WAITING:
+            assert kind is not None
+            break
+        attempts += kind is not OutcomeKind.WAITS
+        record = next_record(record, Outcome(kind, wait_ms=10), now_ms, SETTINGS, rng)
+        if record is None:
+            break
+        assert record.attempts <= SETTINGS.attempts_max
+        if record.state is RecordState.WAITING:
+            assert record.not_before_ms > now_ms
+            now_ms = record.not_before_ms
+    assert attempts <= SETTINGS.attempts_max
+
+
+def test_parked_and_lost_ones_are_taken_up_when_the_bookies_change() -> None:
+    parked = UnderReplicated(1, ("gone",), 5, RecordState.PARKED, attempts=8)
+    lost = UnderReplicated(1, ("gone",), 5, RecordState.LOST, attempts=1)
+    assert reconsidered(parked, bookies_changed=True).state is RecordState.WAITING
+    assert reconsidered(parked, bookies_changed=False).attempts == 0
+    assert reconsidered(lost, bookies_changed=True).state is RecordState.WAITING
+    assert reconsidered(lost, bookies_changed=False) == lost
+
+
+A, B, C = names("a b c")
+
+
+def verdict(**copies: tuple[str, int, int] | str | None) -> Verdict:
+    """Of entry 7, by what each bookie proved of it."""
+    proven = {
+        bookie(name): said if isinstance(said, str) else ({} if said is None else {7: said})
+        for name, said in copies.items()
+    }
+    return judge(7, list(proven), proven, len(proven)).verdict
+
+
+def test_the_verdict_on_one_entry() -> None:
+    good, other = ("present", 3, 11), ("present", 3, 12)
+    assert verdict(a=good, b=good) is Verdict.HEALTHY
+    assert verdict(a=good, b=None) is Verdict.TOO_FEW
+    assert verdict(a=good, b=("corrupt", 0, 0)) is Verdict.TOO_FEW
+    assert verdict(a=good, b="not registered") is Verdict.TOO_FEW
+    assert verdict(a=good, b="unavailable") is Verdict.UNPROVEN
+    assert verdict(a=good, b=other) is Verdict.DIVERGENT
+    assert verdict(a=good, b=good, c=other) is Verdict.DIVERGENT
+    assert verdict(a=None, b="unknown") is Verdict.LOST
+    assert verdict(a=None, b="not registered") is Verdict.LOST
+    assert verdict(a=None, b="unavailable") is Verdict.TOO_FEW
+
+
+def test_where_copies_differ_the_majority_is_right_and_a_tie_is_not_decided() -> None:
+    good, other = ("present", 3, 11), ("present", 3, 12)
+    most = judge(7, [A, B, C], {A: {7: good}, B: {7: other}, C: {7: good}}, 3)
+    assert most.good == (A, C)
+    assert Answer(B, "differs from most") in most.answers
+    tie = judge(7, [A, B], {A: {7: good}, B: {7: other}}, 2)
+    assert tie.good == ()
+
+
+def test_equal_losses_are_told_as_ranges() -> None:
+    said = (Answer(A, "unknown"),)
+    merged = merge_lost([(1, said), (2, said), (4, said), (5, (Answer(A, "corrupt"),))])
+    assert [(one.first, one.last) for one in merged] == [(1, 2), (4, 4), (5, 5)]
+
+
+def test_standing_follows_the_incarnation() -> None:
+    there = members("a")
+    assert there.standing(bookie("a")) is Standing.LIVING
+    assert there.standing(BookieIdentity("a", "2")) is Standing.GONE
+
+
+def test_lacking_says_how_wide_it_should_be() -> None:
+    assert Lacking(Part(0, 0, 9, names("a b c")), (), 2).size_wanted == 3
