@@ -24,7 +24,6 @@ from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import (
     BadRevision,
     Compacted,
-    EventKind,
     MetadataUnavailable,
     Put,
     Watch,

@@ -93,7 +93,7 @@ class EtcdMember:
             "initial-cluster": self.initial_cluster or f"{self.name}={peer}",
             **self.flags,
         }
-        arguments = [part for key, value in flags.items() for part in (f"--{key}", value)]
+        arguments = [f"--{key}={value}" for key, value in flags.items()]
         # Its flags from here only: it refuses to hear one from both sides.
         environment = {key: value for key, value in os.environ.items() if "ETCD_" not in key}
         with (self.directory / "log").open("ab") as log:
