@@ -9,7 +9,6 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
 from magnetar.admin.answers import done
 from magnetar.admin.cluster.partitions import raise_refusal
 from magnetar.admin.cluster.peers import Handler, Peers, together
@@ -45,21 +44,10 @@ async def in_stored_topics(peers: Peers, request: Request, handler: Handler) -> 
     return done()
 
 
-async def split(peers: Peers, request: Request, _: Handler) -> Response:
-    """`PUT …/{bundle}/split`, at the bundle's owner."""
+async def at_known_bundle(peers: Peers, request: Request, handler: Handler) -> Response:
+    """At the bundle's owner; a bundle that there is not is refused first."""
     namespace, bundle = await _asked(request)
-    full = f"{namespace}/{bundle}"
-
-    async def carry_out(request: Request) -> Response:
-        algorithm = request.query_params.get("splitAlgorithmName") or "range_equally_divide"
-        positions = await bodies.parse(request, list[int]) or []
-        parts = await peers.routing.split(full, algorithm, positions)
-        if bodies.flag(request, "unload"):
-            for part in parts:
-                await peers.routing.unload(part, None)
-        return done()
-
-    return await peers.at_bundle_owner(full, request, carry_out)
+    return await peers.at_bundle_owner(f"{namespace}/{bundle}", request, handler)
 
 
 async def _asked(request: Request) -> tuple[NamespaceName, str | None]:

@@ -117,16 +117,6 @@ def reason_of(each: Answer) -> str:
     return str(found or each.body.decode("utf-8", "replace") or f"status {each.status}")
 
 
-async def create_parts(peers: Peers, name: TopicName, first: int, end: int) -> None:
-    """Creates declared partitions at their owners; those that are there stay as they are."""
-    if not name.persistent:
-        return
-    answers = await together(
-        [peers.ask_topic(name.partition(index), "PUT") for index in range(first, end)]
-    )
-    raise_refusal(answers, {409})
-
-
 async def copy_subscriptions(peers: Peers, name: TopicName, first: int, end: int) -> None:
     """New partitions get the first one's subscriptions, so that these miss nothing on them."""
     if not name.persistent:

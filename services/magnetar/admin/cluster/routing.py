@@ -40,12 +40,6 @@ class Routing(Protocol):
     def owned(self) -> Sequence[str]:
         """The bundles of this broker."""
 
-    async def unload(self, bundle: str, destination: str | None) -> None:
-        """Gives up a bundle of this broker, to a living broker of this id where one is named."""
-
-    async def split(self, bundle: str, algorithm: str, positions: Sequence[int]) -> Sequence[str]:
-        """Splits a bundle of this broker; the parts, which stay with it."""
-
 
 @dataclass(slots=True)
 class InCluster:
@@ -93,12 +87,6 @@ class OwnershipRouting:
 
     def owned(self) -> Sequence[str]:
         return sorted(map(str, self._ownership.owned()))
-
-    async def unload(self, bundle: str, destination: str | None) -> None:
-        await self._ownership.unload(bundle, destination)
-
-    async def split(self, bundle: str, algorithm: str, positions: Sequence[int]) -> Sequence[str]:
-        return [str(part) for part in await self._ownership.split(bundle, algorithm, positions)]
 
     def _peer(self, broker: BrokerRecord) -> Peer:
         own = self._ownership.brokers.own

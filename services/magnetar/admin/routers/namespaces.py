@@ -25,11 +25,12 @@ from magnetar.admin.deletion import delete_namespace
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.ownership import bundles
+from magnetar.broker.ownership.splitting import RANGE
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.discovery import is_system_topic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
-from magnetar.core.errors import AuthorizationError, NotAllowed, NotFound
+from magnetar.core.errors import AuthorizationError, NotFound
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 
 router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"], route_class=ClusterRoute)
@@ -118,10 +119,11 @@ async def get_bundles(request: Request) -> Response:
 )
 @planned(in_cluster.unload)
 async def unload(request: Request) -> Response:
-    bundle, peers = request.path_params.get("bundle"), peers_of(request)
-    if bundle is not None and peers is not None:
+    bundle = request.path_params.get("bundle")
+    if bundle is not None and peers_of(request) is not None:
         destination = request.query_params.get("destinationBroker")
-        await peers.routing.unload(f"{namespace_of(request)}/{bundle}", destination)
+        ownership = service_of(request).ownership
+        await ownership.unload(f"{namespace_of(request)}/{bundle}", destination)
         return done()
     service, selects = service_of(request), await _selection(request)
     for topic in service.topics:
@@ -172,10 +174,17 @@ async def unsubscribe(request: Request) -> Response:
         example=[1073741824],
     ),
 )
-@planned(in_cluster.split)
-async def split(_: Request) -> Response:
-    """A broker alone serves all bundles whatever their size."""
-    raise NotAllowed("Bundles of a broker alone are not split: there is no other to take a part")
+@planned(in_cluster.at_known_bundle)
+async def split(request: Request) -> Response:
+    bundle = f"{await existing_namespace(request)}/{text_of(request, 'bundle')}"
+    algorithm = request.query_params.get("splitAlgorithmName") or RANGE
+    positions = await bodies.parse(request, list[int]) or []
+    ownership = service_of(request).ownership
+    parts = await ownership.split(bundle, algorithm, positions)
+    if bodies.flag(request, "unload"):
+        for part in parts:
+            await ownership.unload(part)
+    return done()
 
 
 class _Selection:

@@ -30,7 +30,7 @@ from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
 
 router = APIRouter(prefix="/admin/v2", tags=["topics"])
-"""Metadata answers these, and partitions are created and deleted where they are: any broker can."""
+"""Metadata answers these, and partitions are deleted where they are: any broker can."""
 
 _NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"
 _PARTITIONS: Final = _NAMESPACE + "/{topic:name}/partitions"
@@ -84,7 +84,7 @@ async def create_partitioned(request: Request) -> Response:
     if await service.topics.exists(name):
         raise Conflict("This topic already exists")
     await service.resources.create_partitioned(name, wanted.partitions, wanted.properties)
-    await _create_parts(request, name, 0, wanted.partitions)
+    await service.topics.create_partitions(name, 0, wanted.partitions)
     return done()
 
 
@@ -105,20 +105,12 @@ async def grow(request: Request) -> Response:
     if desired > current:
         _check_count(service, desired)
         await service.resources.grow_partitions(name, desired)
-        await _create_parts(request, name, current, desired)
+        await service.topics.create_partitions(name, current, desired)
         if (peers := peers_of(request)) is not None:
             await parts.copy_subscriptions(peers, name, current, desired)
         else:
             await _copy_subscriptions(service, name, current, desired)
     return done()
-
-
-async def _create_parts(request: Request, name: TopicName, first: int, end: int) -> None:
-    """Partitions `first` to `end` (exclusive), here or wherever they belong."""
-    if (peers := peers_of(request)) is not None:
-        await parts.create_parts(peers, name, first, end)
-    else:
-        await service_of(request).topics.create_partitions(name, first, end)
 
 
 async def _copy_subscriptions(
@@ -173,7 +165,7 @@ async def create_missed(request: Request) -> Response:
     partitions = await service.resources.partitions(name)
     if not partitions:
         raise NotFound(f"Topic {name} does not exist")
-    await _create_parts(request, name, 0, partitions)
+    await service.topics.create_partitions(name, 0, partitions)
     return done()
 
 
