@@ -82,7 +82,7 @@ async def test_a_watch_that_was_refused_watches_nothing(monkeypatch: pytest.Monk
         )
         with pytest.raises(Refused):
             await client.request(CommandType.WATCH_TOPIC_LIST, watch)
-        assert service.topics._listeners == []
+        assert service.topics.news.listeners_count == 0
         await client.close()
 
 

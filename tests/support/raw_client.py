@@ -53,6 +53,8 @@ class RawClient(asyncio.Protocol):
         self.send_errors: dict[int, list[tuple[int, str]]] = defaultdict(list)
         self.messages: dict[int, asyncio.Queue[Received]] = defaultdict(asyncio.Queue)
         self.closed_by_server: list[int] = []
+        self.closed_commands: list[Any] = []
+        self.topic_updates: asyncio.Queue[Any] = asyncio.Queue()
         self.pongs = 0
         self.on_receipt = asyncio.Event()
 
@@ -109,8 +111,14 @@ class RawClient(asyncio.Protocol):
             self.write(PONG_FRAME)
         elif kind == CommandType.CLOSE_PRODUCER:
             self.closed_by_server.append(message.producer_id)
+            self.closed_commands.append(message)
+            self.on_receipt.set()
         elif kind == CommandType.CLOSE_CONSUMER:
             self.closed_by_server.append(message.consumer_id)
+            self.closed_commands.append(message)
+            self.on_receipt.set()
+        elif kind == CommandType.WATCH_TOPIC_UPDATE:
+            self.topic_updates.put_nowait(message)
         elif hasattr(message, "request_id"):
             future = self._waiting.pop(message.request_id, None)
             if future is not None and not future.done():
@@ -173,6 +181,14 @@ class RawClient(asyncio.Protocol):
                     raise ConnectionError("connection lost")
                 self.on_receipt.clear()
                 await self.on_receipt.wait()
+
+    async def closings(self, count: int) -> list[Any]:
+        """The CLOSE commands that came, once there are `count` of them."""
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            while len(self.closed_commands) < count:
+                self.on_receipt.clear()
+                await self.on_receipt.wait()
+        return self.closed_commands
 
     async def consumer(
         self, topic: str, subscription: str, *, kind: int = 0, earliest: bool = True, **more: Any

@@ -8,12 +8,15 @@ managed ledgers, and knows nothing of where they keep their bytes.
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 from magnetar import __version__
 from magnetar.broker.entry_stamp import EntryStamp
+from magnetar.broker.ownership.always import Ownership
+from magnetar.broker.ownership.ownership import ClusterOwnership
+from magnetar.broker.ownership.records import BrokerRecord, Urls
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.model import CompatibilityStrategy, SchemaPolicy
 from magnetar.broker.schema.registry import SchemaRegistry
@@ -28,11 +31,12 @@ from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import TopicRegistry
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
-from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.store import BadRevision, MetadataStore
 from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX
 
 log = get_logger("magnetar.broker")
@@ -41,6 +45,9 @@ LISTEN_BACKLOG: Final = 1_024
 SESSIONS_END_TIMEOUT_S: Final = 5.0
 TOPICS_SHARE_OF_SHUTDOWN: Final = 0.7
 """Of the time to stop: the rest is for the connections and the storage below."""
+START_ATTEMPTS_MAX: Final = 64
+HANDOVER_SHARE: Final = 0.7
+"""Of the time for topics: for handing bundles over, in a cluster."""
 READ_ENTRIES_MIN: Final = 100
 """What a dispatcher's first read asks for (Pulsar: dispatcherMinReadBatchSize 1)."""
 _STARTS_KEY: Final = "/broker-starts"
@@ -55,7 +62,9 @@ class BrokerService:
         store: MetadataStore,
         ledgers: ManagedLedgerFactory,
         clock: Clock,
+        session: MetadataSession | None = None,
     ) -> None:
+        """With a `session`, which the service starts and stops, it is one broker of a cluster."""
         self.settings = settings
         self.store = store
         self.ledgers = ledgers
@@ -63,9 +72,9 @@ class BrokerService:
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
         self.cluster = settings.cluster_name
-        self.broker_id = ""
-        self.service_url = ""
-        self.http_url = ""
+        self.session = session
+        self.record = BrokerRecord("", 0, "", 0, Urls("", ""))
+        """This broker, as others know it."""
         self.only_broker = False
         self.started_ms = clock.now_ms()
         self.stopping = False
@@ -98,12 +107,30 @@ class BrokerService:
                 stamp=EntryStamp.of(settings.entry_metadata, clock),
             ),
         )
+        self.cluster_ownership: ClusterOwnership | None = None
         self._server: asyncio.Server | None = None
         self._no_sessions: asyncio.Event | None = None
         self._producer_names = 0
         self._start_number = 0
 
     # -- life ------------------------------------------------------------------------------
+
+    @property
+    def broker_id(self) -> str:
+        return self.record.broker_id
+
+    @property
+    def service_url(self) -> str:
+        return self.record.urls.service_url
+
+    @property
+    def http_url(self) -> str:
+        return self.record.urls.http_url
+
+    @property
+    def ownership(self) -> Ownership:
+        """Which topics are served here, and who serves the others."""
+        return self.topics.ownership
 
     async def start(
         self,
@@ -112,17 +139,37 @@ class BrokerService:
         service_url: str,
         http_url: str,
         only_broker: bool = False,
+        listeners: Mapping[str, Urls] | None = None,
+        address: tuple[str, int] | None = None,
     ) -> None:
         """Takes connections on the bound socket.
 
         The only broker of a cluster is found at whatever address a client came by, so that one
-        behind a mapped port or another name serves all the same.
+        behind a mapped port or another name serves all the same. One of several registers with
+        its `listeners`, and with the `address` at which other brokers reach the socket.
         """
-        self.service_url, self.http_url = service_url, http_url
         self.only_broker = only_broker
-        self.broker_id = http_url.partition("://")[2]
         # Generated producer names must never come again, so each start has a number of its own.
         self._start_number = await self._count_start()
+        host, port = address or listener.getsockname()[:2]
+        self.record = BrokerRecord(
+            broker_id=http_url.partition("://")[2],
+            start=self._start_number,
+            host=host,
+            port=port,
+            urls=Urls(service_url, http_url),
+            listeners=dict(listeners or {}),
+            version=self.version,
+            started_ms=self.started_ms,
+        )
+        if self.session is not None:
+            self.cluster_ownership = ClusterOwnership(
+                self.store, self.session, self.record, self.topics, self.clock
+            )
+            self.topics.ownership = self.cluster_ownership
+            self.topics.news.follow(self.store, self.tasks)
+            self.ledgers.guard_with(self.cluster_ownership.guard)
+            await self.cluster_ownership.start()
         loop = asyncio.get_running_loop()
         frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
         self._server = await loop.create_server(
@@ -130,6 +177,9 @@ class BrokerService:
             sock=listener,
             backlog=LISTEN_BACKLOG,
         )
+        if self.session is not None:
+            # Once it listens: what is registered can be reached.
+            await self.session.start()
         self._every(self.settings.keep_alive_interval_s, self._keep_alive, "keep-alive")
         self._every(RATE_PERIOD_S, self._renew_rates, "rates")
         self._every(self.settings.retention_check_interval_s, self._trim, "trim-ledgers")
@@ -141,20 +191,33 @@ class BrokerService:
             )
 
     async def stop(self) -> None:
-        """Drains: no new connections, clients sent away, everything known made durable."""
+        """Drains: no new connections, clients sent away, everything known made durable.
+
+        One of several brokers hands its bundles over first, and goes on answering look-ups
+        meanwhile. It stops listening after its registration is gone, never before.
+        """
+        deadline_s = self.settings.shutdown_timeout_ms / 1000 * TOPICS_SHARE_OF_SHUTDOWN
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + deadline_s
+        if self.cluster_ownership is not None:
+            await self.cluster_ownership.drain(deadline_s * HANDOVER_SHARE)
+            self.stopping = True
+            await self.cluster_ownership.withdraw()
         self.stopping = True
         if self._server is not None:
             self._server.close()
         try:
-            async with asyncio.timeout(
-                self.settings.shutdown_timeout_ms / 1000 * TOPICS_SHARE_OF_SHUTDOWN
-            ):
+            async with asyncio.timeout_at(deadline):
                 await self.topics.close()
         except TimeoutError:
             log.warning("topics did not close in time", left=len(self.topics))
         for session in list(self.sessions):
             session.link.close()
         await self._sessions_ended()
+        if self.cluster_ownership is not None:
+            await self.cluster_ownership.stop()
+        if self.session is not None:
+            await self.session.stop()
         await self.tasks.stop()
 
     async def _sessions_ended(self) -> None:
@@ -164,12 +227,16 @@ class BrokerService:
                 await asyncio.wait_for(self._no_sessions.wait(), SESSIONS_END_TIMEOUT_S)
 
     async def _count_start(self) -> int:
-        record = await self.store.get(_STARTS_KEY)
-        number = 1 if record is None else int(record.value) + 1
-        await self.store.put(
-            _STARTS_KEY, str(number).encode(), expected=record.revision if record else 0
-        )
-        return number
+        for _ in range(START_ATTEMPTS_MAX):
+            record = await self.store.get(_STARTS_KEY)
+            number = 1 if record is None else int(record.value) + 1
+            revision = 0 if record is None else record.revision
+            try:
+                await self.store.put(_STARTS_KEY, str(number).encode(), expected=revision)
+            except BadRevision:
+                continue  # another broker of the cluster was started at this moment
+            return number
+        raise MetadataError(f"{_STARTS_KEY} changed {START_ATTEMPTS_MAX} times in a row")
 
     # -- sessions --------------------------------------------------------------------------
 

@@ -8,20 +8,26 @@ its topic's partition count, whatever auto-creation says; beyond it never.
 A topic that is closed or deleted keeps its name until that is done: who asks for it meanwhile is
 told to retry, so that nobody gets one that stands on a log which is just ending. Closing and
 deleting run to their end, whoever asked for them. A topic whose log another owner has taken over is
-closed, and opened anew, for the next who asks.
+closed, and opened anew for the next who asks, where it is owned here. Only topics of bundles that
+this broker owns are opened; what the ownership does to them when bundles move is at the end.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar.broker.ownership.always import AlwaysOwned, Ownership
+from magnetar.broker.ownership.ownership import Inside
+from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.ownership.splitting import TopicLoad
 from magnetar.broker.resources import Resources
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic_news import OnTopic, TopicNews
 from magnetar.core.errors import (
     Conflict,
     MagnetarError,
@@ -30,8 +36,9 @@ from magnetar.core.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
+from magnetar.core.hashing import bundle_hash
 from magnetar.core.log import get_logger
-from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 
 Topic = PersistentTopic | NonPersistentTopic
@@ -73,7 +80,10 @@ class TopicRegistry:
         self._opening: dict[str, _Opening] = {}
         # Names of topics that are being closed or deleted.
         self._leaving: set[str] = set()
-        self._listeners: list[Callable[[TopicName, bool], None]] = []
+        # Those that were closed, and whose clients are not told yet.
+        self._drained: dict[str, Topic] = {}
+        self.ownership: Ownership = AlwaysOwned(resources, self)
+        self.news = TopicNews()
         self._closed = False
 
     def __iter__(self) -> Iterator[Topic]:
@@ -85,13 +95,12 @@ class TopicRegistry:
     def loaded(self, name: TopicName) -> Topic | None:
         return self._open.get(str(name))
 
-    def add_listener(self, listener: Callable[[TopicName, bool], None]) -> None:
-        """`listener(topic, exists)` is called when a topic came to be or went."""
-        self._listeners.append(listener)
+    def add_listener(self, namespace: NamespaceName, listener: OnTopic) -> None:
+        """`listener(topic, exists)` is called when a topic of the namespace came to be or went."""
+        self.news.add(namespace, listener)
 
-    def remove_listener(self, listener: Callable[[TopicName, bool], None]) -> None:
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+    def remove_listener(self, namespace: NamespaceName, listener: OnTopic) -> None:
+        self.news.remove(namespace, listener)
 
     # -- finding ---------------------------------------------------------------------------
 
@@ -143,6 +152,8 @@ class TopicRegistry:
         """The topic, loaded; raises TopicNotFound, NotAllowed or ServiceNotReady."""
         full = str(name)
         while True:
+            if not self.ownership.owns(name):
+                await self.ownership.require(name)
             topic = self._open.get(full)
             if topic is not None and topic.fenced:
                 await self.unload(name)
@@ -188,7 +199,13 @@ class TopicRegistry:
         if self._closed:
             await topic.close()
             raise ServiceNotReady("The broker is shutting down, please retry")
+        if not self.ownership.owns(name):
+            topic.abandon()
+            await self.ownership.require(name)
+            raise ServiceNotReady(f"Topic {name} is being moved, please retry")
         self._open[str(name)] = topic
+        if isinstance(topic, PersistentTopic):
+            topic.managed_ledger.when_fenced(lambda: self._fenced(name))
         if is_new:
             self._tell(name, exists=True)
         return topic
@@ -247,13 +264,21 @@ class TopicRegistry:
         if not name.persistent:
             return
         for index in range(first, end):
-            await self.get_or_open(name.partition(index), create=True)
+            partition = name.partition(index)
+            if self.ownership.owns(partition):
+                await self.get_or_open(partition, create=True)
+            else:
+                await self._ledgers.declare(ledger_name(partition))
 
     async def unload(self, name: TopicName) -> None:
         """Sends its clients away; the topic opens again at the next request."""
         topic = self._open.get(str(name))
         if topic is not None:
             await self._context.tasks.finish(self._close(str(name), topic), f"unload {name}")
+
+    def _fenced(self, name: TopicName) -> None:
+        """Another owner has its log: who is attached is sent away, and finds where to go."""
+        self._context.tasks.start(self.unload(name), f"unload {name}")
 
     async def _close(self, full: str, topic: Topic) -> None:
         if self._open.get(full) is not topic:
@@ -321,5 +346,75 @@ class TopicRegistry:
             await asyncio.gather(*(self._close(full, topic) for full, topic in some))
 
     def _tell(self, name: TopicName, *, exists: bool) -> None:
-        for listener in list(self._listeners):
-            listener(name, exists)
+        self.news.tell(name, exists=exists)
+
+    # -- what the ownership does (`ServedTopics`) ------------------------------------------
+
+    def suspend(self) -> None:
+        """All rest: nothing is taken and nothing is sent, and nobody is told."""
+        for topic in self._open.values():
+            topic.suspend()
+
+    def resume(self) -> None:
+        """All go on."""
+        for topic in list(self._open.values()):
+            topic.resume()
+
+    def abandon(self, inside: Inside) -> None:
+        """Those inside are given up at once: nothing is written, clients look them up again."""
+        for full, topic in [*self._open.items(), *self._drained.items()]:
+            if inside(topic.name):
+                self._open.pop(full, None)
+                self._drained.pop(full, None)
+                topic.abandon()
+
+    async def drain(self, inside: Inside) -> None:
+        """Those inside are closed, all that is known durable; clients are not told yet."""
+        while opening := [
+            opening.topic for full, opening in self._opening.items() if inside(parse_topic(full))
+        ]:
+            await asyncio.wait(opening)
+        topics = [(full, topic) for full, topic in self._open.items() if inside(topic.name)]
+        for start in range(0, len(topics), CLOSED_AT_ONCE_MAX):
+            await asyncio.gather(
+                *(
+                    self._context.tasks.finish(self._drain(full, topic), f"drain {full}")
+                    for full, topic in topics[start : start + CLOSED_AT_ONCE_MAX]
+                )
+            )
+
+    async def _drain(self, full: str, topic: Topic) -> None:
+        if self._open.get(full) is not topic:
+            return  # somebody else closes it
+        del self._open[full]
+        self._drained[full] = topic
+        self._leaving.add(full)
+        try:
+            await topic.drain()
+        except MagnetarError as error:
+            log.warning("topic not closed in order", topic=full, error=str(error))
+        except Exception:
+            log.exception("topic not closed in order", topic=full)
+        finally:
+            self._leaving.discard(full)
+
+    def dismiss(self, inside: Inside, destination: BrokerRecord | None) -> None:
+        """Clients of those that were drained are told, with the new owner where it is known."""
+        for full, topic in list(self._drained.items()):
+            if inside(topic.name):
+                del self._drained[full]
+                topic.dismiss(destination)
+
+    def loads(self, inside: Inside) -> list[TopicLoad]:
+        """The topics inside, with what they move."""
+        return [topic_load(topic) for topic in self._open.values() if inside(topic.name)]
+
+
+def topic_load(topic: Topic) -> TopicLoad:
+    """What the topic moves per second, in and out, as of the last rates."""
+    messages, size_bytes = topic.counters.message_rate_in, topic.counters.bytes_rate_in
+    for subscription in topic.subscriptions.values():
+        for consumer in subscription.consumers:
+            messages += consumer.rates.out
+            size_bytes += consumer.rates.throughput
+    return TopicLoad(bundle_hash(topic.full_name), messages, size_bytes)

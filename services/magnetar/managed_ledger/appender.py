@@ -61,6 +61,9 @@ class AppenderOwner(Protocol):
     def ledger_ended(self, info: LedgerInfo) -> None:
         """A ledger was closed; if it is empty, it goes."""
 
+    def owner_changed(self) -> None:
+        """Another owner has the log: nothing is to be done here any more."""
+
     def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
         """Where to cache entries of the newest ledger, from this one on."""
 
@@ -350,6 +353,8 @@ class Appender:
     def _end(self, state: AppenderState, error: MagnetarError) -> None:
         if self.error is None:
             self.state, self.error = state, error
+            if state is AppenderState.FENCED:
+                self._owner.owner_changed()
 
     def fence(self, error: MagnetarError) -> None:
         """Another owner wrote: fails what waits, and whatever comes."""

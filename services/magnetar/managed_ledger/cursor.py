@@ -41,6 +41,9 @@ class CursorOwner(Protocol):
     def trim_soon(self) -> None:
         """Called when mark-delete has passed the end of a ledger."""
 
+    def cursor_fenced(self, error: MagnetarError) -> None:
+        """Called when a write of the cursor shows that there is another owner."""
+
 
 class Cursor(AckState):
     """See the module's text. Created by its managed ledger."""
@@ -186,6 +189,8 @@ class Cursor(AckState):
             covered, self._waiters = [*(covered or ()), *self._waiters], None
         if isinstance(error, ManagedLedgerFenced | LedgerFenced | CursorClosed):
             self._give_up(error)
+            if not isinstance(error, CursorClosed):
+                self._owner.cursor_fenced(error)
         elif error is not None:
             self._dirty = True
         for on_durable in covered or ():

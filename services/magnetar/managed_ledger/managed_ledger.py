@@ -45,6 +45,7 @@ class ManagedLedger:
         "_index",
         "_list",
         "_on_closed",
+        "_on_fenced",
         "_rank_opened",
         "_source",
         "_trimming",
@@ -68,6 +69,7 @@ class ManagedLedger:
         self._list = ledger_list
         self._context = context
         self._on_closed = on_closed
+        self._on_fenced: Callable[[], None] = lambda: None
         self._appender = Appender(self, name, index, context)
         if ledger_list.record.terminated_at is not None:
             self._appender.terminated()
@@ -165,6 +167,16 @@ class ManagedLedger:
     def remove_append_listener(self, listener: Callable[[], None]) -> None:
         kept = tuple(other for other in self._appender.listeners if other != listener)
         self._appender.listeners = kept
+
+    def when_fenced(self, on_fenced: Callable[[], None]) -> None:
+        """Has `on_fenced` called when it shows that another owner took over."""
+        self._on_fenced = on_fenced
+
+    def owner_changed(self) -> None:
+        self._on_fenced()
+
+    def cursor_fenced(self, error: MagnetarError) -> None:
+        self._appender.fence(error)
 
     # -- for the appender
 

@@ -10,6 +10,7 @@ import httpx
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.bookie.memory import MemoryBookie
 from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.ownership.records import BrokerRecord, Urls
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription.consumer import Consumer
@@ -22,7 +23,9 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
+from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import SINGLE
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.memory import MemoryStore
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
@@ -61,7 +64,9 @@ class Peer:
 
     def producer_refused(self, producer: Producer, error: MagnetarError) -> None: ...
 
-    def close_producer(self, producer: Producer) -> None: ...
+    def close_producer(
+        self, producer: Producer, destination: BrokerRecord | None = None
+    ) -> None: ...
 
     def deliver(self, consumer_id: int, deliveries: Sequence[Delivery], epoch: int | None) -> None:
         self.delivered += deliveries
@@ -70,7 +75,7 @@ class Peer:
 
     def end_of_topic(self, consumer_id: int) -> None: ...
 
-    def close_consumer(self, consumer_id: int) -> None:
+    def close_consumer(self, consumer_id: int, destination: BrokerRecord | None = None) -> None:
         self.closed_consumers.append(consumer_id)
 
 
@@ -176,13 +181,13 @@ async def start_service(settings: BrokerSettings | None = None) -> BrokerService
     """A broker with tenant `t1`, namespace `t1/n1`, and no listener."""
     clock = SystemClock()
     store = MemoryStore(clock)
-    ledgers = LedgerClient(store, {"memory": MemoryBookie()}, clock)
+    ledgers = LedgerClient(store, LocalBookies([MemoryBookie()]), clock, SINGLE)
     factory = ManagedLedgerFactory(store, ledgers, clock)
     service = BrokerService(settings or BrokerSettings(), store, factory, clock)
-    service.service_url, service.http_url = "pulsar://127.0.0.1:6650", f"http://{BROKER}"
-    service.broker_id = BROKER
-    urls = {"serviceUrl": service.http_url, "brokerServiceUrl": service.service_url}
-    await service.resources.create_cluster("standalone", urls)
+    urls = Urls("pulsar://127.0.0.1:6650", f"http://{BROKER}")
+    service.record = BrokerRecord(BROKER, 1, "127.0.0.1", 6650, urls)
+    data = {"serviceUrl": service.http_url, "brokerServiceUrl": service.service_url}
+    await service.resources.create_cluster("standalone", data)
     info = {"adminRoles": [], "allowedClusters": ["standalone"]}
     await service.resources.create_tenant("t1", info)
     await service.resources.create_namespace(

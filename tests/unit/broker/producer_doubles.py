@@ -3,6 +3,7 @@
 import asyncio
 from itertools import count
 
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.topic.producer import AccessMode, Producer, PublishRun
 from magnetar.core.errors import MagnetarError
 
@@ -30,7 +31,7 @@ class RecordingSink:
     def producer_refused(self, producer: Producer, error: MagnetarError) -> None:
         self.refused.append((producer, error))
 
-    def close_producer(self, producer: Producer) -> None:
+    def close_producer(self, producer: Producer, destination: BrokerRecord | None = None) -> None:
         self.sent_away.append(producer)
 
     def send_receipts(

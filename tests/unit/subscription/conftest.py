@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from magnetar.bookie.memory import MemoryBookie
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.persistent import PersistentSubscription
@@ -16,7 +17,9 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.tasks import TaskSet
+from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import SINGLE
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
@@ -80,7 +83,7 @@ class RecordingSink:
     def end_of_topic(self, consumer_id: int) -> None:
         self.ended += 1
 
-    def close_consumer(self, consumer_id: int) -> None:
+    def close_consumer(self, consumer_id: int, destination: BrokerRecord | None = None) -> None:
         self.closed.append(consumer_id)
 
     async def is_alive(self) -> bool:
@@ -222,7 +225,7 @@ async def open_rig_with(
 ) -> AsyncIterator[Rig]:
     clock = SystemClock()
     store = MemoryStore(clock)
-    client = LedgerClient(store, {"memory": bookie or MemoryBookie()}, clock)
+    client = LedgerClient(store, LocalBookies([bookie or MemoryBookie()]), clock, SINGLE)
     factory = ManagedLedgerFactory(store, client, clock, settings)
     rig = Rig(factory, await factory.open("public/default/persistent/t"))
     # Without a cursor nothing would be cached.

@@ -59,6 +59,8 @@ class Dispatcher(ABC):
         self.reader = EntryReader(
             context.ledger, context.cursor, context.tasks, context.limits, self.dispatch
         )
+        self.resting = False
+        """While it is set, nothing is handed over."""
         self._in_turn = False
         self._turn_due = False
         self._wake_due = False
@@ -89,7 +91,7 @@ class Dispatcher(ABC):
 
     def dispatch(self) -> None:
         """Hands over what can be handed over now. Cheap where nothing can."""
-        if self._in_turn:
+        if self._in_turn or self.resting:
             return
         self._in_turn = True
         try:

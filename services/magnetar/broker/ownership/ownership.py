@@ -137,12 +137,15 @@ class ClusterOwnership:
         except (MetadataError, TimeoutError) as error:
             log.warning("not all handed over", left=len(self.claims.all), error=str(error))
 
-    async def stop(self) -> None:
-        """The registration goes; call before the listeners are closed. Claims go with the lease."""
+    async def withdraw(self) -> None:
+        """The registration goes; call before the listeners are closed."""
         try:
             await self.brokers.withdraw()
         except MetadataError as error:
             log.info("registration left to expire", error=str(error))
+
+    async def stop(self) -> None:
+        """What is still claimed goes with the lease."""
         await self._tasks.stop()
 
     # -- what is known
@@ -193,12 +196,10 @@ class ClusterOwnership:
         if not self.serving:
             raise ServiceNotReady("The broker has lost touch with the metadata store, please retry")
         # It may have been handed over to this broker a moment ago.
-        if (
-            self.claims.get(bundle) is None
-            and await self.claims.confirm(bundle)
-            and self.owns(name)
-        ):
-            return
+        if self.claims.get(bundle) is None:
+            await self.claims.confirm(bundle)
+            if self.owns(name):
+                return
         raise not_served(name, self.brokers.own.broker_id)
 
     async def require_owned(self, name: TopicName, *, authoritative: bool = False) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from magnetar.broker.ownership.located import HERE, Located
 from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
 from magnetar.core.names import PARTITION_SUFFIX, NamespaceName, TopicName, parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -43,27 +44,57 @@ async def _partitioned_metadata(
     session.link.answer(CommandType.PARTITIONED_METADATA_RESPONSE, response)
 
 
-def on_lookup(session: "Session", command: pb.CommandLookupTopic) -> None:
-    """This broker serves every topic: the answer is always to connect here.
+def on_lookup(
+    session: "Session", command: pb.CommandLookupTopic
+) -> Coroutine[Any, Any, None] | None:
+    """Which broker serves a topic.
 
-    It has no listeners with names of their own. Who asks for one gets Pulsar's text, by which
-    clients know that to try again is of no use.
+    Who asks for a listener that the broker does not have gets Pulsar's text, by which clients know
+    that to try again is of no use.
     """
-    response = _LookupResponse(request_id=command.request_id)
+    session.link.listener = command.advertised_listener_name
     try:
-        parse_topic(command.topic)
-        if listener := command.advertised_listener_name:
-            raise ServiceNotReady(f"the broker do not have {listener} listener")
+        name = parse_topic(command.topic)
         if session.service.stopping:
             raise ServiceNotReady("The broker is shutting down, please retry")
-        response.brokerServiceUrl = session.service.service_url
-        response.response = _LookupResponse.Connect
-        response.authoritative = True
-        response.proxy_through_service_url = session.service.only_broker
+        if not session.service.topics.ownership.owns(name):
+            return _lookup(session, command, name)
+        _answer_lookup(session, command, HERE)
     except MagnetarError as error:
-        response.response = _LookupResponse.Failed
-        response.error = int(error.code)  # type: ignore[assignment]
-        response.message = error.message
+        _refuse_lookup(session, command, error)
+    return None
+
+
+async def _lookup(session: "Session", command: pb.CommandLookupTopic, name: TopicName) -> None:
+    try:
+        located = await session.service.topics.ownership.locate(
+            name, authoritative=command.authoritative
+        )
+        _answer_lookup(session, command, located)
+    except MagnetarError as error:
+        _refuse_lookup(session, command, error)
+
+
+def _answer_lookup(session: "Session", command: pb.CommandLookupTopic, located: Located) -> None:
+    listener = command.advertised_listener_name
+    urls = (located.broker or session.service.record).reached_by(listener)
+    if urls is None:
+        raise ServiceNotReady(f"the broker do not have {listener} listener")
+    response = _LookupResponse(request_id=command.request_id, authoritative=True)
+    response.brokerServiceUrl = urls.service_url
+    if urls.service_url_tls:
+        response.brokerServiceUrlTls = urls.service_url_tls
+    response.response = _LookupResponse.Redirect if located.redirect else _LookupResponse.Connect
+    response.proxy_through_service_url = session.service.only_broker
+    session.link.answer(CommandType.LOOKUP_RESPONSE, response)
+
+
+def _refuse_lookup(
+    session: "Session", command: pb.CommandLookupTopic, error: MagnetarError
+) -> None:
+    response = _LookupResponse(request_id=command.request_id, response=_LookupResponse.Failed)
+    response.error = int(error.code)  # type: ignore[assignment]
+    response.message = error.message
     session.link.answer(CommandType.LOOKUP_RESPONSE, response)
 
 
@@ -153,7 +184,7 @@ class TopicListWatcher:
         self._namespace = namespace
         self._pattern = pattern
         self._topics: set[str] = set()
-        session.service.topics.add_listener(self._changed)
+        session.service.topics.add_listener(namespace, self._changed)
 
     def start(self, names: Iterable[str]) -> list[str]:
         """Takes the first list; returns what of it matches."""
@@ -161,7 +192,7 @@ class TopicListWatcher:
         return sorted(self._topics)
 
     def close(self) -> None:
-        self._session.service.topics.remove_listener(self._changed)
+        self._session.service.topics.remove_listener(self._namespace, self._changed)
 
     def _changed(self, name: TopicName, exists: bool) -> None:
         if name.namespace != self._namespace or not name.persistent or is_system_topic(name):

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from google.protobuf.message import Message
 
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.subscription.sink import Delivery
 from magnetar.broker.topic.producer import Producer, PublishRun
@@ -61,6 +62,7 @@ class Link:
         "address",
         "client_version",
         "entry_metadata",
+        "listener",
         "pending_bytes",
         "protocol_version",
     )
@@ -77,6 +79,8 @@ class Link:
         self.client_version = ""
         self.protocol_version = 0
         self.entry_metadata = False
+        self.listener: str | None = None
+        """The listener that the client named in its last look-up here; empty for none."""
         self.pending_bytes = 0
 
     # -- answers ---------------------------------------------------------------------------
@@ -168,11 +172,12 @@ class Link:
     def producer_refused(self, producer: Producer, error: MagnetarError) -> None:
         self.error(producer.request_id, error)
 
-    def close_producer(self, producer: Producer) -> None:
-        self.answer(
-            CommandType.CLOSE_PRODUCER,
-            pb.CommandCloseProducer(producer_id=producer.producer_id, request_id=SERVER_REQUEST_ID),
+    def close_producer(self, producer: Producer, destination: BrokerRecord | None = None) -> None:
+        command = pb.CommandCloseProducer(
+            producer_id=producer.producer_id, request_id=SERVER_REQUEST_ID
         )
+        self._assign(command, destination)
+        self.answer(CommandType.CLOSE_PRODUCER, command)
 
     # -- consumers -------------------------------------------------------------------------
 
@@ -222,11 +227,28 @@ class Link:
             CommandType.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
         )
 
-    def close_consumer(self, consumer_id: int) -> None:
-        self.answer(
-            CommandType.CLOSE_CONSUMER,
-            pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=SERVER_REQUEST_ID),
-        )
+    def close_consumer(self, consumer_id: int, destination: BrokerRecord | None = None) -> None:
+        command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=SERVER_REQUEST_ID)
+        self._assign(command, destination)
+        self.answer(CommandType.CLOSE_CONSUMER, command)
+
+    def _assign(
+        self,
+        command: pb.CommandCloseProducer | pb.CommandCloseConsumer,
+        destination: BrokerRecord | None,
+    ) -> None:
+        """Names the new owner (PIP-307), at the address that the client can reach.
+
+        Where brokers have several listeners and it is not known by which this client came, it is
+        told nothing, and looks up. Clients that do not know the fields pass over them.
+        """
+        if destination is None or (destination.listeners and self.listener is None):
+            return
+        urls = destination.reached_by(self.listener or "")
+        if urls is not None:
+            command.assignedBrokerServiceUrl = urls.service_url
+            if urls.service_url_tls:
+                command.assignedBrokerServiceUrlTls = urls.service_url_tls
 
     # -- liveness --------------------------------------------------------------------------
 

@@ -148,6 +148,7 @@ class Session:
             return
         producer, topic = found
         if producer.closed or not producer.ready:
+            producer.missed = True
             return  # sent away meanwhile: the client resends to the producer's next life
         self.link.publishing(run.size_bytes)
         topic.publish(producer, run)

@@ -13,6 +13,7 @@ from magnetar.broker.dispatch.active import choose_active
 from magnetar.broker.dispatch.active_news import ActiveNews
 from magnetar.broker.dispatch.metadata import count_and_key, message_count
 from magnetar.broker.dispatch.selector import RingSelector, Selector, new_selector
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.subscription.admission import check_key_shared, check_room, check_type
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
@@ -203,14 +204,21 @@ class NonPersistentSubscription:
         self.closed = True
 
     async def close(self) -> None:
-        """Disconnects all consumers; they look the topic up again. Idempotent."""
-        self.closed = True
-        self._disconnect()
+        """See `end`."""
+        self.end()
 
-    def _disconnect(self) -> None:
+    def end(self, destination: BrokerRecord | None = None) -> None:
+        """Disconnects all consumers; they look the topic up again, or go to `destination`.
+
+        Idempotent.
+        """
+        self.closed = True
+        self._disconnect(destination)
+
+    def _disconnect(self, destination: BrokerRecord | None = None) -> None:
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
-            consumer.sink.close_consumer(consumer.spec.consumer_id)
+            consumer.sink.close_consumer(consumer.spec.consumer_id, destination)
 
     def topic_terminated(self) -> None:
         """A non-persistent topic's consumers are drained as soon as it ends."""

@@ -17,6 +17,7 @@ from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.admission import check_type
 from magnetar.broker.subscription.consumer import Consumer
@@ -71,6 +72,7 @@ class PersistentSubscription:
         "ledger",
         "limits",
         "name",
+        "resting",
         "topic",
     )
 
@@ -93,6 +95,7 @@ class PersistentSubscription:
         self.clock = clock
         self.dispatcher: Dispatcher | None = None
         self.closed = False
+        self.resting = False
         self.expired_total = 0
         self.last_expired = 0
         self.last_expire_ms = 0
@@ -134,6 +137,7 @@ class PersistentSubscription:
                 dispatcher = _DISPATCHERS[wanted](self._context)
                 if self.dispatcher is not None:
                     self.dispatcher.close()
+                dispatcher.resting = self.resting
                 self.dispatcher = dispatcher
             consumer.attached = True
             try:
@@ -322,14 +326,30 @@ class PersistentSubscription:
         self.remove_consumer(consumer)
         self._disconnect()
 
+    def rest(self) -> None:
+        """Hands over nothing for a while; acknowledgements are taken. Consumers are not told."""
+        self.resting = True
+        if self.dispatcher is not None:
+            self.dispatcher.resting = True
+
+    def resume(self) -> None:
+        """Goes on after `rest`."""
+        self.resting = False
+        if self.dispatcher is not None:
+            self.dispatcher.resting = False
+            self.dispatcher.dispatch()
+
     async def close(self) -> None:
         """See `end`."""
         self.end()
 
-    def end(self) -> None:
-        """Disconnects all consumers; they look the topic up again. Idempotent."""
+    def end(self, destination: BrokerRecord | None = None) -> None:
+        """Disconnects all consumers; they look the topic up again, or go to `destination`.
+
+        Idempotent.
+        """
         self.closed = True
-        self._disconnect()
+        self._disconnect(destination)
         if self.dispatcher is not None:
             self.dispatcher.close()
 
@@ -338,10 +358,10 @@ class PersistentSubscription:
         if self.dispatcher is not None:
             self.dispatcher.dispatch()
 
-    def _disconnect(self) -> None:
+    def _disconnect(self, destination: BrokerRecord | None = None) -> None:
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
-            consumer.sink.close_consumer(consumer.spec.consumer_id)
+            consumer.sink.close_consumer(consumer.spec.consumer_id, destination)
 
     # -- what is told of it
 

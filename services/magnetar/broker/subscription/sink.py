@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.managed_ledger.entry import Entry
 
 
@@ -50,8 +51,11 @@ class ConsumerSink(Protocol):
     def end_of_topic(self, consumer_id: int) -> None:
         """Tells the consumer that the terminated topic is drained."""
 
-    def close_consumer(self, consumer_id: int) -> None:
-        """Asks the client to reattach the consumer (after a seek, unload or deletion)."""
+    def close_consumer(self, consumer_id: int, destination: BrokerRecord | None = None) -> None:
+        """Asks the client to reattach the consumer (after a seek, unload or deletion).
+
+        With `destination`, it is served there now (PIP-307).
+        """
 
     async def is_alive(self) -> bool:
         """Asks the peer for a sign of life and waits for it, with a deadline of its own.

@@ -6,6 +6,7 @@ dropped and counted (Pulsar's docs, "Non-persistent topics").
 
 from typing import Final
 
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
@@ -36,6 +37,7 @@ class NonPersistentTopic:
     __slots__ = (
         "_closing",
         "_context",
+        "_resting",
         "counters",
         "full_name",
         "last_active_ms",
@@ -53,6 +55,7 @@ class NonPersistentTopic:
         self.last_active_ms = context.clock.now_ms()
         self._context = context
         self._closing = False
+        self._resting = False
 
     async def add_producer(self, producer: Producer) -> None:
         """See `ProducerRegistry.add`."""
@@ -157,15 +160,39 @@ class NonPersistentTopic:
         if not force and not self.is_idle:
             raise PreconditionFailed("Topic has active producers/subscriptions")
 
+    def suspend(self) -> None:
+        """Takes nothing for a while; nobody is told."""
+        self._resting = True
+        self.producers.rest()
+
+    def resume(self) -> None:
+        """Goes on after `suspend`."""
+        self._resting = False
+        self.producers.resume()
+
     async def close(self) -> None:
         """Sends everyone away."""
+        await self.drain()
+        self.dismiss(None)
+
+    async def drain(self) -> None:
+        """Takes nothing more; nobody is told yet."""
         self._closing = True
-        self.producers.close_all()
+        self.producers.rest()
+
+    def abandon(self) -> None:
+        """As `close`."""
+        self._closing = True
+        self.dismiss(None)
+
+    def dismiss(self, destination: BrokerRecord | None) -> None:
+        """Sends everyone away, to `destination` where that is known."""
+        self.producers.close_all(destination)
         for subscription in list(self.subscriptions.values()):
-            await subscription.close()
+            subscription.end(destination)
 
     def _check_serving(self) -> None:
-        if self._closing:
+        if self._closing or self._resting:
             raise ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.entry_stamp import last_index
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.cursor_moves import position_of_time
@@ -50,6 +51,7 @@ class PersistentTopic:
         "_closing",
         "_context",
         "_next_index",
+        "_resting",
         "_tasks",
         "counters",
         "full_name",
@@ -72,6 +74,7 @@ class PersistentTopic:
         self._context = context
         self._tasks = context.tasks
         self._closing = False
+        self._resting = False
         self._next_index = 0
         epoch = managed_ledger.properties.get(EPOCH_PROPERTY)
         self.producers = ProducerRegistry(
@@ -297,21 +300,53 @@ class PersistentTopic:
             subscription.topic_terminated()
         return position
 
-    async def close(self) -> None:
-        """Sends everyone away and makes what is known durable.
+    def suspend(self) -> None:
+        """Takes no messages and sends none for a while; nobody is told."""
+        self._resting = True
+        self.producers.rest()
+        for subscription in self.subscriptions.values():
+            subscription.rest()
 
-        Producers last: what they had sent is stored first and receipted, so that they do not send
-        it again. What they send meanwhile is not taken.
+    def resume(self) -> None:
+        """Goes on after `suspend`."""
+        self._resting = False
+        self.producers.resume()
+        for subscription in list(self.subscriptions.values()):
+            subscription.resume()
+
+    async def close(self) -> None:
+        """Makes what is known durable, and sends everyone away."""
+        try:
+            await self.drain()
+        finally:
+            self.dismiss(None)
+
+    async def drain(self) -> None:
+        """Makes what is known durable; nobody is told yet.
+
+        What producers had sent is stored and receipted, so that they do not send it again. What
+        they send meanwhile is not taken. Consumers get nothing more; what they ack still counts.
         """
         self._closing = True
         for producer in self.producers:
             producer.ready = False
+        for subscription in self.subscriptions.values():
+            subscription.rest()
+        await self.managed_ledger.close()
+
+    def abandon(self) -> None:
+        """Another broker may have the topic: nothing is written, everyone is sent away."""
+        self._closing = True
+        for producer in self.producers:
+            producer.ready = False
+        self.managed_ledger.abandon()
+        self.dismiss(None)
+
+    def dismiss(self, destination: BrokerRecord | None) -> None:
+        """Sends everyone away, to `destination` where that is known."""
         for subscription in list(self.subscriptions.values()):
-            subscription.end()
-        try:
-            await self.managed_ledger.close()
-        finally:
-            self.producers.close_all()
+            subscription.end(destination)
+        self.producers.close_all(destination)
 
     def check_deletable(self, *, force: bool) -> None:
         """Raises PreconditionFailed while the topic is in use, unless forced."""
@@ -319,7 +354,7 @@ class PersistentTopic:
             raise PreconditionFailed("Topic has active producers/subscriptions")
 
     def _check_serving(self) -> None:
-        if self._closing:
+        if self._closing or self._resting:
             raise ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
 
 

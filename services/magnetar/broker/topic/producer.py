@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Protocol
 
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.core.errors import MagnetarError
 
 
@@ -42,8 +43,11 @@ class ProducerSink(Protocol):
     def producer_refused(self, producer: "Producer", error: MagnetarError) -> None:
         """Tells a producer that waited for exclusive access that it will not get it."""
 
-    def close_producer(self, producer: "Producer") -> None:
-        """Asks the client to look the topic up again and reattach the producer."""
+    def close_producer(self, producer: "Producer", destination: BrokerRecord | None = None) -> None:
+        """Asks the client to look the topic up again and reattach the producer.
+
+        With `destination`, the topic is served there now (PIP-307).
+        """
 
 
 class PublishRun(Protocol):
@@ -73,12 +77,14 @@ class Producer:
         "message_rate_in",
         "messages_in",
         "metadata",
+        "missed",
         "name",
         "on_drained",
         "pending_runs",
         "producer_id",
         "ready",
         "request_id",
+        "resting",
         "schema_version",
         "sink",
         "topic_epoch",
@@ -111,6 +117,9 @@ class Producer:
         self.schema_version: bytes = b""
         self.ready = False
         self.closed = False
+        # While its topic rests it is not ready; what it sends then is not taken, and noted.
+        self.resting = False
+        self.missed = False
         self.messages_in = 0
         self.entries_in = 0
         self.bytes_in = 0

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
+from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.core.errors import MagnetarError, ProducerBusy, ProducerFenced, ServiceNotReady
 from magnetar.core.tasks import TaskSet
@@ -136,12 +137,28 @@ class ProducerRegistry:
             self._admit(first)
             first.sink.producer_ready(first)
 
-    def close_all(self) -> None:
+    def rest(self) -> None:
+        """Takes nothing from anybody for a while, and tells nobody."""
+        for producer in self._by_name.values():
+            if producer.ready:
+                producer.ready, producer.resting, producer.missed = False, True, False
+
+    def resume(self) -> None:
+        """Those whose messages were not taken are sent away, so that they send them again."""
+        for producer in [producer for producer in self._by_name.values() if producer.resting]:
+            producer.resting = False
+            if producer.missed:
+                self.remove(producer)
+                producer.sink.close_producer(producer)
+            else:
+                producer.ready = True
+
+    def close_all(self, destination: BrokerRecord | None = None) -> None:
         """Sends every producer away, to come back wherever the topic is served then."""
         self._closings += 1
         for producer in [*self._by_name.values(), *self._waiting]:
             producer.closed = True
-            producer.sink.close_producer(producer)
+            producer.sink.close_producer(producer, destination)
         self._by_name.clear()
         self._waiting.clear()
         self._exclusive = None

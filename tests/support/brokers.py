@@ -1,0 +1,281 @@
+"""Several brokers of this process over one metadata store and one bookie, each with its session.
+
+`kill` ends a broker as kill -9 does: its sockets are closed, and it says nothing to the store.
+`pause` keeps it from hearing of anything: its lease is not renewed, its clock stands, its watches
+are silent; but what clients send it is still handled, as by a process that goes on after a pause
+and has not looked around yet.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from tests.support.raw_client import RawClient
+
+from magnetar.bookie.memory import MemoryBookie
+from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.ownership.ownership import ClusterOwnership
+from magnetar.broker.ownership.records import Urls
+from magnetar.broker.service import BrokerService
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.clock import SystemClock
+from magnetar.core.names import NamespaceName
+from magnetar.ledger.bookies import LocalBookies
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import SINGLE
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.store import Lease, MetadataStore, Operation, Record, Watch, WatchEvent
+
+HOST = "127.0.0.1"
+TTL_S = 2.0
+NAMESPACE = NamespaceName("public", "default")
+
+
+class StoppableClock:
+    """The system's, which stands while its process is paused."""
+
+    def __init__(self, running: asyncio.Event) -> None:
+        self._running = running
+        self._system = SystemClock()
+        self._last_s = self._system.monotonic()
+
+    def now_ms(self) -> int:
+        return self._system.now_ms()
+
+    def monotonic(self) -> float:
+        if self._running.is_set():
+            self._last_s = self._system.monotonic()
+        return self._last_s
+
+
+class View:
+    """One process's way to the store; while `running` is clear it learns nothing from it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.store = store
+        self.running = asyncio.Event()
+        self.running.set()
+        self.leases: list[ViewLease] = []
+
+    async def get(self, key: str) -> Record | None:
+        return await self.store.get(key)
+
+    async def list(self, prefix: str) -> list[Record]:
+        return await self.store.list(prefix)
+
+    async def children(self, prefix: str) -> Sequence[str]:
+        return await self.store.children(prefix)
+
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
+    ) -> int:
+        return await self.store.put(key, value, expected=expected, lease_id=lease_id)
+
+    async def delete(self, key: str, *, expected: int | None = None) -> bool:
+        return await self.store.delete(key, expected=expected)
+
+    async def transact(self, operations: Sequence[Operation]) -> int:
+        return await self.store.transact(operations)
+
+    async def revision(self) -> int:
+        return await self.store.revision()
+
+    async def grant_lease(self, ttl_s: float) -> Lease:
+        lease = ViewLease(await self.store.grant_lease(ttl_s), self)
+        self.leases.append(lease)
+        return lease
+
+    async def revoke_lease(self, lease_id: int) -> None:
+        await self.store.revoke_lease(lease_id)
+
+    def watch(self, prefix: str, *, from_revision: int | None = None) -> Watch:
+        return ViewWatch(self.store.watch(prefix, from_revision=from_revision), self)
+
+    async def close(self) -> None:
+        """The store is everybody's."""
+
+
+class ViewLease:
+    """A lease whose holder's clock stands while it is paused."""
+
+    def __init__(self, lease: Lease, view: View) -> None:
+        self._lease = lease
+        self._view = view
+
+    @property
+    def id(self) -> int:
+        return self._lease.id
+
+    @property
+    def ttl_s(self) -> float:
+        return self._lease.ttl_s
+
+    @property
+    def deadline(self) -> float:
+        return self._lease.deadline
+
+    @property
+    def valid(self) -> bool:
+        return not self._view.running.is_set() or self._lease.valid
+
+    async def keep_alive(self) -> None:
+        await self._view.running.wait()
+        await self._lease.keep_alive()
+
+    async def revoke(self) -> None:
+        await self._lease.revoke()
+
+
+class ViewWatch:
+    """A watch whose events wait while its process is paused."""
+
+    def __init__(self, watch: Watch, view: View) -> None:
+        self._watch = watch
+        self._view = view
+
+    def __aiter__(self) -> AsyncIterator[WatchEvent]:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        event = await anext(self._watch)
+        await self._view.running.wait()
+        return event
+
+    def close(self) -> None:
+        self._watch.close()
+
+
+@dataclass
+class Node:
+    """A broker."""
+
+    service: BrokerService
+    port: int
+    view: View
+    session: MetadataSession
+    alive: bool = True
+
+    @property
+    def broker_id(self) -> str:
+        return self.service.broker_id
+
+    @property
+    def url(self) -> str:
+        return self.service.service_url
+
+    @property
+    def ownership(self) -> ClusterOwnership:
+        assert self.service.cluster_ownership is not None
+        return self.service.cluster_ownership
+
+    async def client(self) -> RawClient:
+        return await RawClient.connect(HOST, self.port)
+
+    async def sees(self, count: int) -> None:
+        """Returns once it knows of so many brokers."""
+        news = asyncio.Event()
+        brokers = self.ownership.brokers
+        brokers.add_listener(lambda _: news.set())
+        while len(brokers.living()) != count:
+            news.clear()
+            await news.wait()
+
+    def pause(self) -> None:
+        self.view.running.clear()
+
+    async def expire(self) -> None:
+        """Its lease runs out, as far as everybody else is concerned."""
+        await self.view.store.revoke_lease(self.view.leases[-1].id)
+
+    async def kill(self) -> None:
+        """See the module's text."""
+        self.alive = False
+        service = self.service
+        if service._server is not None:
+            service._server.close()
+        for session in list(service.sessions):
+            session.link.close()
+        self.session._suspend()
+        await self.session._tasks.stop()
+        await self.ownership.stop()
+        await service.ledgers.abandon()
+        await service.tasks.stop()
+
+    async def stop(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.view.running.set()
+            await self.service.stop()
+            await self.service.ledgers.close()
+
+
+@dataclass
+class Cluster:
+    """What its brokers share."""
+
+    store: MetadataStore
+    bookie: MemoryBookie = field(default_factory=MemoryBookie)
+    nodes: list[Node] = field(default_factory=list)
+    ttl_s: float = TTL_S
+
+    async def broker(
+        self,
+        settings: BrokerSettings | None = None,
+        listeners: Mapping[str, Urls] | None = None,
+        port: int = 0,
+    ) -> Node:
+        """Starts another one."""
+        view = View(self.store)
+        clock = StoppableClock(view.running)
+        factory = ManagedLedgerFactory(
+            view, LedgerClient(view, LocalBookies([self.bookie]), clock, SINGLE), clock
+        )
+        session = MetadataSession(view, self.ttl_s, clock, f"broker {len(self.nodes)}")
+        service = BrokerService(
+            settings or BrokerSettings(shutdown_timeout_ms=5_000), view, factory, clock, session
+        )
+        listener = socket.create_server((HOST, port))
+        listener.setblocking(False)
+        port = listener.getsockname()[1]
+        await service.start(
+            listener,
+            service_url=f"pulsar://{HOST}:{port}",
+            http_url=f"http://{HOST}:{port}",
+            listeners=listeners,
+        )
+        node = Node(service, port, view, session)
+        self.nodes.append(node)
+        return node
+
+    async def everybody_sees(self, count: int) -> None:
+        """Returns once every living broker knows of so many."""
+        async with asyncio.timeout(10):
+            for node in self.nodes:
+                if node.alive:
+                    await node.sees(count)
+
+
+@asynccontextmanager
+async def running_cluster(
+    brokers: int = 2, *, store: MetadataStore | None = None, bundles: int = 4, ttl_s: float = TTL_S
+) -> AsyncIterator[Cluster]:
+    """A cluster with a tenant and a namespace."""
+    cluster = Cluster(store or MemoryStore(SystemClock()), ttl_s=ttl_s)
+    try:
+        for index in range(brokers):
+            node = await cluster.broker()
+            if not index:
+                resources, name = node.service.resources, node.service.cluster
+                tenant = {"adminRoles": [], "allowedClusters": [name]}
+                await resources.create_tenant("public", tenant)
+                await resources.create_namespace(NAMESPACE, default_policies(name, bundles))
+        await cluster.everybody_sees(brokers)
+        yield cluster
+    finally:
+        for node in cluster.nodes:
+            await node.stop()
+        await cluster.store.close()
