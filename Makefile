@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 PROTO := services/magnetar/wire/_pb
+ETCD_PROTO := services/magnetar/metadata/etcd/_pb
 CODE := services operator spark-jobs tests
 
 comma := ,
@@ -43,7 +44,7 @@ cluster-status: $(RUN_STAMP) ## how its members are
 	@$(BIN)/magnetar cluster status $(ARGS)
 
 .PHONY: test
-test: $(DEV_STAMP) java ## all tests but the long forms (ARGS="tests/unit -k name" for some)
+test: $(DEV_STAMP) java etcd ## all tests but the long forms (ARGS="tests/unit -k name" for some)
 	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -56,6 +57,16 @@ java: ## what the Java clients' tests need: a JDK (17 or newer) and Maven
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
 	  else echo "The interop tests run Java clients. Type: sudo $$line"; exit 1; fi; \
+	fi
+
+.PHONY: etcd
+etcd: ## what the metadata store's tests and a local cluster need: etcd 3.4 or newer
+	@if ! command -v etcd >/dev/null; then \
+	  $(call took,apt-get install etcd); \
+	  line="apt-get install -y --no-install-recommends etcd-server"; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
+	  else echo "The metadata store's tests run a real etcd. Type: sudo $$line"; exit 1; fi; \
 	fi
 
 .PHONY: crash
@@ -100,11 +111,14 @@ type: $(DEV_STAMP) ## mypy, strict
 check: lint type test ## all that .ci/run checks
 
 .PHONY: proto
-proto: $(DEV_STAMP) ## the protocol's generated classes, from PulsarApi.proto
+proto: $(DEV_STAMP) ## the generated classes of Pulsar's protocol and of etcd's API, from the .proto files
 	@$(call took,protoc)
 	$(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 	  --proto_path=$(PROTO) --python_out=$(PROTO) \
 	  --mypy_out=$(PROTO) PulsarApi.proto
+	$(BIN)/python -m grpc_tools.protoc --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --proto_path=$(ETCD_PROTO) --python_out=$(ETCD_PROTO) \
+	  --mypy_out=$(ETCD_PROTO) magnetar_etcd.proto
 
 .PHONY: docs
 docs: $(RUN_STAMP) ## docs/configuration.md, from the settings
