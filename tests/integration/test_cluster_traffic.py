@@ -45,17 +45,21 @@ def cluster(
         session_timeout_ms=SESSION_MS,
         ledger_rollover_min_minutes=0,
         ledger_entries_max=200,
+        retention_minutes=-1,
+        retention_size_mb=-1,
     ) as cluster:
         yield cluster
 
 
+def connect(cluster: LocalCluster, url: str = "") -> pulsar.Client:
+    """Its many lines about lost connections go to a file, of which failures show the end."""
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(cluster.directory / "client.log"))
+    return pulsar.Client(url or cluster.service_url, logger=logger)
+
+
 @contextmanager
-def client_of(cluster: LocalCluster, **options: object) -> Iterator[pulsar.Client]:
-    with closing(
-        pulsar.Client(
-            cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error), **options
-        )
-    ) as client:
+def client_of(cluster: LocalCluster, url: str = "") -> Iterator[pulsar.Client]:
+    with closing(connect(cluster, url)) as client:
         yield client
 
 
@@ -106,7 +110,7 @@ def test_two_brokers_that_start_at_once_make_the_defaults_once(cluster: LocalClu
 def test_any_broker_leads_to_every_topic(cluster: LocalCluster) -> None:
     topics = topics_of("through")
     for broker in brokers(cluster):
-        with closing(pulsar.Client(f"pulsar://{broker.address}")) as client:
+        with client_of(cluster, f"pulsar://{broker.address}") as client:
             for topic in topics:
                 with closing(client.create_producer(topic)) as producer:
                     producer.send(broker.name.encode())

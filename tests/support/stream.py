@@ -17,6 +17,8 @@ import pulsar
 TICK_S: Final = 0.01
 FINISH_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_MS: Final = 15_000
+FOREIGN: Final = -1
+"""A number that anybody else may write into the topics."""
 
 
 class Stream:
@@ -119,4 +121,5 @@ class Stream:
         while reader.has_message_available():
             seen.setdefault(int(reader.read_next(READ_TIMEOUT_MS).data()))
         reader.close()
+        seen.pop(FOREIGN, None)
         return list(seen)

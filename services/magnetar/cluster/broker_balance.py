@@ -72,9 +72,9 @@ def choose_by(placement: Placement) -> Choose:
     """By load, as `Placement` chooses."""
 
     def choose(
-        _bundle: Bundle, brokers: Sequence[BrokerRecord], _owned: Mapping[str, int], _own_id: str
+        _bundle: Bundle, brokers: Sequence[BrokerRecord], owned: Mapping[str, int], _own_id: str
     ) -> str | None:
         ids = [broker.broker_id for broker in brokers]
-        return placement.choose(ids) if ids else None
+        return placement.choose(ids, owned) if ids else None
 
     return choose

@@ -94,6 +94,9 @@ async def start(settings: BrokerProcessSettings) -> BrokerProcess:
         opened.push_async_callback(member.store.close)
         service, balance = await _serve(opened, settings, member, parts, known, binary, clock)
         await _serve_rest(opened, settings, service, balance, parts, http)
+        # Last: the load that it reports shall not be that of the start.
+        opened.push_async_callback(balance.stop)
+        balance.start()
         session = member.session
         parts.readiness.open(lambda: session_reason(session))
         return BrokerProcess(known.urls.service_url, known.urls.http_url, parts, opened.pop_all())
@@ -170,8 +173,6 @@ async def _serve(
     )
     parts.service, parts.bookies = service, bookies
     work.ownership.choose = choose_by(balance.placement)
-    opened.push_async_callback(balance.stop)
-    balance.start()
     return service, balance
 
 

@@ -29,6 +29,8 @@ TOPICS_PER_TURN: Final = 512
 WRITE_TIMEOUT_S: Final = 10.0
 LOOKING_SHARE_MAX: Final = 0.01
 """Of the loop's time, for looking at the topics."""
+CPU_SAMPLE_MIN_S: Final = 0.5
+"""Over less than that, use of CPU is noise: the last figure stands."""
 RATE_CHANGE_MIN: Final = 100.0
 """Messages per second: a smaller change is none, whatever its proportion."""
 
@@ -144,6 +146,8 @@ class LoadReporter:
 
     async def run(self) -> None:
         """Reports until the store is closed."""
+        # What the start cost says nothing of the load to come.
+        self._cpu_before = (self._process.cpu_seconds(), self._clock.monotonic())
         while True:
             began_s = self._clock.monotonic()
             try:
@@ -217,8 +221,10 @@ class LoadReporter:
     def _cpu(self) -> float:
         cpu_s, now_s = self._process.cpu_seconds(), self._clock.monotonic()
         cpu_before, then_s = self._cpu_before
+        if now_s - then_s < CPU_SAMPLE_MIN_S:
+            return self.last.cpu if self.last is not None else 0.0
         self._cpu_before = (cpu_s, now_s)
-        return (cpu_s - cpu_before) / (now_s - then_s) if now_s > then_s else 0.0
+        return (cpu_s - cpu_before) / (now_s - then_s)
 
     def _differs(self, old: LoadReport, new: LoadReport) -> bool:
         least = self._settings.change_min

@@ -195,8 +195,8 @@ class LocalCluster:
     def _decommission(self, member: Member, tell: Tell) -> None:
         tell(f"emptying {member.name}: its ledgers go to other bookies")
         words = [
-            *(sys.executable, "-m", "magnetar.cli.main", "bookie", "decommission", member.name),
-            *("--metadata-url", self.metadata_url),
+            *(sys.executable, "-m", "magnetar.cli.main", "bookie", "decommission"),
+            *("--bookie-id", member.name, "--metadata-url", self.metadata_url),
         ]
         done = subprocess.run(  # noqa: S603 - a command of this package
             words,
