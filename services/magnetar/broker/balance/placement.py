@@ -11,7 +11,7 @@ that is equal, chance.
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from magnetar.broker.balance.model import LoadReport
@@ -39,15 +39,18 @@ class Placement:
         self._recent: deque[tuple[float, str]] = deque(maxlen=RECENT_MAX)
         self._counts: dict[str, int] = {}
 
-    def choose(self, candidates: Iterable[str]) -> str:
-        """One of the brokers, which are living and not draining; raises ValueError for none."""
+    def choose(self, candidates: Iterable[str], owned: Mapping[str, int] | None = None) -> str:
+        """One of the brokers, which are living and not draining; raises ValueError for none.
+
+        `owned` says how many bundles each has, where that is known better than by the reports.
+        """
         able = sorted(candidates)
         if not able:
             raise ValueError("there is no broker to choose")
         if calm := [name for name in able if not self._overloaded(name)]:
             able = calm
         two = self._rng.sample(able, min(2, len(able)))
-        chosen = self._better(two)
+        chosen = self._better(two, owned or {})
         self._placed(chosen)
         return chosen
 
@@ -57,25 +60,26 @@ class Placement:
             return False
         return report.draining or report.cpu >= OVERLOADED or report.memory >= OVERLOADED
 
-    def _better(self, two: Sequence[str]) -> str:
+    def _better(self, two: Sequence[str], owned: Mapping[str, int]) -> str:
         """`two` come in random order, so that equal ones are equally often chosen."""
         self._forget()
         if len(two) == 1:
             return two[0]
         first, second = two
-        load_first, count_first = self._state(first)
-        load_second, count_second = self._state(second)
+        load_first, count_first = self._state(first, owned)
+        load_second, count_second = self._state(second, owned)
         if abs(load_first - load_second) >= LOAD_STEP:
             return first if load_first < load_second else second
         return first if count_first <= count_second else second
 
-    def _state(self, name: str) -> tuple[float, int]:
+    def _state(self, name: str, owned: Mapping[str, int]) -> tuple[float, int]:
+        """(load, bundles), with what was placed there since these were told."""
         report = self._reports(name)
         recent = self._counts.get(name, 0)
         if report is None:
-            return 0.0, recent
+            return 0.0, owned.get(name, 0) + recent
         each = report.cpu / report.bundle_count if report.bundle_count else 0.0
-        return report.cpu + recent * each, report.bundle_count + recent
+        return report.cpu + recent * each, owned.get(name, report.bundle_count) + recent
 
     def _placed(self, name: str) -> None:
         if len(self._recent) == RECENT_MAX:
