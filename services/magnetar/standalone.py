@@ -16,7 +16,9 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import StandaloneSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.log import get_logger
+from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import SINGLE
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.embedded import open_embedded
 from magnetar.observe.listen import bind
@@ -55,7 +57,8 @@ async def start(settings: StandaloneSettings) -> Standalone:
         opened.push_async_callback(bookie.close)
         store = await open_embedded(data_dir / "metadata", clock)
         opened.push_async_callback(store.close)
-        ledgers = LedgerClient(store, {BOOKIE_ID: bookie}, clock)
+        ledgers = LedgerClient(store, LocalBookies([bookie]), clock, SINGLE)
+        opened.push_async_callback(ledgers.close)
         factory = ManagedLedgerFactory(store, ledgers, clock, managed_ledger_settings(settings))
         opened.push_async_callback(factory.close)
         service = BrokerService(settings, store, factory, clock)

@@ -10,7 +10,9 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.names import NamespaceName
+from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import SINGLE
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.memory import MemoryStore
 
@@ -28,7 +30,7 @@ async def running_broker(
     store = store or MemoryStore(clock)
     bookie = bookie or MemoryBookie()
     factory = ManagedLedgerFactory(
-        store, LedgerClient(store, {bookie.identity.bookie_id: bookie}, clock), clock
+        store, LedgerClient(store, LocalBookies([bookie]), clock, SINGLE), clock
     )
     service = BrokerService(settings or BrokerSettings(), store, factory, clock)
     tenant = {"adminRoles": [], "allowedClusters": [service.cluster]}

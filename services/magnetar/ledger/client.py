@@ -1,20 +1,37 @@
 """Creates, opens and deletes ledgers.
 
-`create` gives out the next id and writes the ledger's record in one transaction, in which the
-caller's own record that names the new ledger can take part: then a crash leaves either both or
-none, and no ledger that nobody knows. `open(recover=True)` ends the ledger first. `delete` frees
-the bookie before it forgets the record, so that a deletion that was cut short can be repeated.
+`create` chooses the bookies, gives out the next id and writes the ledger's record in one
+transaction, in which the caller's own record that names the new ledger can take part: then a crash
+leaves either both or none, and no ledger that nobody knows. A transaction whose answer is lost is
+looked after: each carries a nonce, so that it is found in the record if it has happened.
 
-For now every ledger is on exactly one bookie: the first writable one of the registry.
+`open(recover=True)` ends the ledger first. `delete` tells every bookie that can be reached before
+it forgets the record, so that a deletion that was cut short can be repeated; a bookie that cannot
+be reached finds out by itself when it collects its garbage.
+
+The client also keeps its writers informed: of bookies that have left, and, where they lack some, of
+bookies that have come.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Final
+from weakref import WeakSet
 
-from magnetar.bookie.api import Bookie, BookieError, BookieReadOnly, NoSuchLedger
+from magnetar.bookie.api import (
+    Bookie,
+    BookieIdentity,
+    BookieUnavailable,
+    LedgerEnd,
+    NoSuchLedger,
+)
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError
+from magnetar.core.log import get_logger
+from magnetar.ledger.asking import ask_end, ask_to_delete
+from magnetar.ledger.bookies import BookieSet
+from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import (
     LEDGER_ID_KEY,
     Ensemble,
@@ -24,14 +41,29 @@ from magnetar.ledger.metadata import (
     encode,
     ledger_key,
 )
+from magnetar.ledger.placement import choose_ensemble
+from magnetar.ledger.quorum import every_bookie
 from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.records import ATTEMPT_TIMEOUT_S, get_key, read_record
 from magnetar.ledger.recovery import recover_ledger
-from magnetar.ledger.writer import LedgerWriter
-from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore, Operation, Put
+from magnetar.ledger.replicated_writer import ReplicatedWriter
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.writer import LedgerWriter, SingleWriter
+from magnetar.metadata.store import (
+    ABSENT,
+    BadRevision,
+    MetadataStore,
+    MetadataUnavailable,
+    Operation,
+    Put,
+)
 
 CREATE_ATTEMPTS_MAX: Final = 64
 
 WithLedger = Callable[[int], Sequence[Operation]]
+_Planned = tuple[LedgerMetadata, list[Bookie]]
+
+log = get_logger("magnetar.ledger")
 
 
 def _nothing(_ledger_id: int) -> Sequence[Operation]:
@@ -39,14 +71,37 @@ def _nothing(_ledger_id: int) -> Sequence[Operation]:
 
 
 class LedgerClient:
-    """See the module's text. `bookies` maps a bookie's id to it, and may change over time."""
+    """See the module's text."""
 
-    def __init__(self, store: MetadataStore, bookies: Mapping[str, Bookie], clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieSet,
+        clock: Clock,
+        settings: LedgerSettings | None = None,
+        *,
+        rng: Random | None = None,
+    ) -> None:
+        settings = settings or LedgerSettings()
+        self.settings = settings
+        self._context = LedgerContext(store, bookies, clock, settings, rng or Random())
         self._store = store
-        self._bookies = bookies
         self._clock = clock
         # One creation at a time in this process: they would only contend for the counter.
         self._creating = asyncio.Lock()
+        self._writers: WeakSet[LedgerWriter] = WeakSet()
+        self._growing: asyncio.TimerHandle | None = None
+        bookies.add_listener(self._bookie_lost)
+
+    @property
+    def writers(self) -> list[LedgerWriter]:
+        """The writers of open ledgers, for those who show how they are."""
+        return [writer for writer in self._writers if writer.error is None]
+
+    @property
+    def late_bytes(self) -> int:
+        """Confirmed entries kept for bookies that have not answered yet."""
+        return self._context.late_bytes
 
     async def create(
         self, properties: Mapping[str, str], *, with_ledger: WithLedger = _nothing
@@ -55,30 +110,35 @@ class LedgerClient:
 
         `with_ledger` is asked, once the id is known, for operations of the same transaction. It
         may raise, and may be asked again for another id; BadRevision of its keys is passed on.
+        Raises NotEnoughBookies, and MetadataUnavailable where nobody knows whether it was created.
         """
-        bookie = self._writable_bookie()
+        context, settings = self._context, self.settings
         async with self._creating:
-            for _ in range(CREATE_ATTEMPTS_MAX):
-                counter = await self._store.get(LEDGER_ID_KEY)
+            attempted: list[_Planned] = []
+            deadline = asyncio.get_running_loop().time() + settings.metadata_timeout_s
+            for attempt in range(CREATE_ATTEMPTS_MAX):
+                counter = await get_key(context, LEDGER_ID_KEY)
+                if attempted and (writer := await self._found(attempted)) is not None:
+                    return writer
                 ledger_id = 1 if counter is None else _parse_id(counter.value) + 1
-                metadata = LedgerMetadata(
-                    ledger_id=ledger_id,
-                    ensembles=(Ensemble(0, (bookie.identity,)),),
-                    created_ms=self._clock.now_ms(),
-                    properties=dict(properties),
-                )
+                planned = self._plan(ledger_id, properties)
                 operations: list[Operation] = [
                     Put(
                         LEDGER_ID_KEY,
                         str(ledger_id).encode(),
                         ABSENT if counter is None else counter.revision,
                     ),
-                    Put(ledger_key(ledger_id), encode(metadata), ABSENT),
+                    Put(ledger_key(ledger_id), encode(planned[0]), ABSENT),
                     *with_ledger(ledger_id),
                 ]
+                attempted.append(planned)
                 try:
-                    revision = await self._store.transact(operations)
+                    async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
+                        revision = await self._store.transact(operations)
                 except BadRevision as error:
+                    attempted.pop()  # this one did not happen, but an earlier one may have
+                    if attempted and (writer := await self._found(attempted)) is not None:
+                        return writer
                     if error.key == LEDGER_ID_KEY:
                         continue
                     if error.key == ledger_key(ledger_id):
@@ -86,59 +146,157 @@ class LedgerClient:
                             f"{LEDGER_ID_KEY} went back: ledger {ledger_id} exists"
                         ) from error
                     raise
-                return LedgerWriter(metadata, revision, self._store, bookie, self._clock)
+                except (MetadataUnavailable, TimeoutError) as error:
+                    if asyncio.get_running_loop().time() >= deadline:
+                        raise MetadataUnavailable(
+                            f"whether ledger {ledger_id} was created is not known: {error}"
+                        ) from error
+                    await context.back_off(attempt)
+                else:
+                    return self._writer(planned, revision)
         raise MetadataError(f"{LEDGER_ID_KEY} changed {CREATE_ATTEMPTS_MAX} times in a row")
+
+    def _plan(self, ledger_id: int, properties: Mapping[str, str]) -> _Planned:
+        context, settings = self._context, self.settings
+        here = {
+            info.identity: bookie
+            for info in context.bookies.living()
+            if (bookie := context.bookies.get(info.identity)) is not None
+        }
+        bookies = choose_ensemble(
+            [info for info in context.bookies.living() if info.identity in here],
+            settings.ensemble_size,
+            settings.write_quorum,
+            settings.ack_quorum,
+            context.rng,
+        )
+        metadata = LedgerMetadata(
+            ledger_id=ledger_id,
+            ensembles=(Ensemble(0, bookies),),
+            created_ms=self._clock.now_ms(),
+            ensemble_size=settings.ensemble_size,
+            write_quorum=settings.write_quorum,
+            ack_quorum=settings.ack_quorum,
+            stripe_entries=settings.stripe_entries,
+            properties=dict(properties),
+            nonce=f"{context.rng.getrandbits(64):016x}",
+        )
+        return metadata, [here[identity] for identity in bookies]
+
+    async def _found(self, attempted: list[_Planned]) -> LedgerWriter | None:
+        """The writer of the one creation that has happened of those whose answer was lost."""
+        for planned in attempted:
+            key = ledger_key(planned[0].ledger_id)
+            record = await get_key(self._context, key)
+            if record is not None and decode(key, record.value).nonce == planned[0].nonce:
+                return self._writer(planned, record.revision)
+        return None
+
+    def _writer(self, planned: _Planned, revision: int) -> LedgerWriter:
+        (metadata, bookies), context = planned, self._context
+        writer: LedgerWriter
+        if metadata.ensemble_size == 1:
+            writer = SingleWriter(metadata, revision, bookies[0], context)
+        else:
+            writer = ReplicatedWriter(metadata, revision, bookies, context)
+        self._writers.add(writer)
+        for bookie in bookies:
+            if context.bookies.get(bookie.identity) is None:
+                writer.bookie_lost(bookie.identity)
+        if self._growing is None and metadata.write_quorum > 1:
+            self._grow_later()
+        return writer
 
     async def open(self, ledger_id: int, *, recover: bool) -> LedgerReader:
         """A reader. With `recover` the ledger is ended first, and its writer fenced.
 
-        Without it an open ledger can be read up to what its bookie knows to be confirmed now.
-        Raises NoSuchLedger.
+        Without it an open ledger can be read up to what its bookies know to be confirmed now: the
+        most that any of them says, of those that answer at once (each of them says a lower bound).
+        Raises NoSuchLedger, RecoveryFailed.
         """
-        key = ledger_key(ledger_id)
-        record = await self._store.get(key)
-        if record is None:
-            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
-        metadata = decode(key, record.value)
-        bookie = self._bookie_of(metadata)
-        if metadata.state is not LedgerState.CLOSED:
-            if not recover:
-                end = await bookie.ledger_end(ledger_id)
-                return LedgerReader(metadata, bookie, end.last_add_confirmed)
-            metadata = await recover_ledger(self._store, bookie, record, self._clock)
-        return LedgerReader(metadata, bookie, metadata.last_entry)
+        context = self._context
+        metadata, revision = await read_record(context, ledger_id)
+        if metadata.state is LedgerState.CLOSED:
+            return LedgerReader(metadata, metadata.last_entry, context)
+        if recover:
+            metadata = await recover_ledger(context, metadata, revision)
+            return LedgerReader(metadata, metadata.last_entry, context)
+        return LedgerReader(metadata, await self._confirmed(metadata), context)
+
+    async def _confirmed(self, metadata: LedgerMetadata) -> int:
+        """The last entry that is known to be confirmed; all below the last ensemble is."""
+        last = metadata.ensembles[-1]
+        tasks = [
+            asyncio.ensure_future(ask_end(self._context, metadata.ledger_id, one, fence=False))
+            for one in last.bookies
+        ]
+        confirmed, failure, waiting = -1, None, set(tasks)
+        delay: float | None = None
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=delay, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                for task in done:
+                    answer = task.result()
+                    if isinstance(answer, LedgerEnd):
+                        confirmed = max(confirmed, answer.last_add_confirmed)
+                        delay = self.settings.speculative_read_delay_s
+                    elif isinstance(answer, NoSuchLedger):
+                        delay = self.settings.speculative_read_delay_s
+                    else:
+                        failure = answer
+        finally:
+            for task in tasks:
+                task.cancel()
+        if delay is None and failure is not None:
+            raise failure
+        return max(confirmed, last.first_entry - 1)
 
     async def delete(self, ledger_id: int) -> None:
         """Frees the ledger's space and forgets it. Idempotent."""
-        key = ledger_key(ledger_id)
-        record = await self._store.get(key)
+        context, key = self._context, ledger_key(ledger_id)
+        record = await get_key(context, key)
         if record is None:
             return
-        metadata = decode(key, record.value)
-        await self._bookie_of(metadata).delete_ledger(ledger_id)
+        bookies = every_bookie(decode(key, record.value))
+        for failure in await asyncio.gather(
+            *(ask_to_delete(context, ledger_id, identity) for identity in bookies)
+        ):
+            if isinstance(failure, BookieUnavailable):
+                log.info("not told of a deletion", ledger=ledger_id, reason=str(failure))
+            elif failure is not None:
+                raise failure
         await self._store.delete(key)
 
-    def _writable_bookie(self) -> Bookie:
-        for bookie in self._bookies.values():
-            if bookie.writable:
-                return bookie
-        raise BookieReadOnly(f"none of {len(self._bookies)} bookies takes writes")
+    async def close(self) -> None:
+        """Ends what goes on in the background. Idempotent."""
+        self._context.bookies.remove_listener(self._bookie_lost)
+        if self._growing is not None:
+            self._growing.cancel()
+        await self._context.tasks.stop()
 
-    def _bookie_of(self, metadata: LedgerMetadata) -> Bookie:
-        """The bookie that holds the ledger; another life of it is a stranger."""
-        wanted = metadata.ensembles[-1].bookies[0]
-        bookie = self._bookies.get(wanted.bookie_id)
-        if bookie is None:
-            raise BookieError(
-                f"ledger {metadata.ledger_id} is on bookie {wanted.bookie_id}, which is not here"
-            )
-        if bookie.identity != wanted:
-            raise BookieError(
-                f"ledger {metadata.ledger_id} is on bookie {wanted.bookie_id} incarnation "
-                f"{wanted.incarnation}, but that bookie's disks are incarnation "
-                f"{bookie.identity.incarnation}"
-            )
-        return bookie
+    # -- what the writers are told
+
+    def _bookie_lost(self, identity: BookieIdentity) -> None:
+        for writer in list(self._writers):
+            if writer.error is None:
+                writer.bookie_lost(identity)
+
+    def _grow_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._growing = loop.call_later(self.settings.regrow_interval_s, self._grow)
+
+    def _grow(self) -> None:
+        self._growing = None
+        living = list(self._writers)
+        for writer in living:
+            if writer.error is None and writer.degraded:
+                writer.grow()
+        if living:
+            self._grow_later()
 
 
 def _parse_id(value: bytes) -> int:

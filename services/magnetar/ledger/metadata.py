@@ -4,8 +4,11 @@
 transaction, so ids only grow, whoever creates ledgers. A ledger is OPEN while its writer lives;
 IN_RECOVERY from the moment a reader decided to end it; CLOSED for good, with its last entry and
 length. Every step is a compare-and-swap on the record, so that of a writer that closes and readers
-that recover exactly one decides where the ledger ends. (BookKeeper's protocol, for now over one
-bookie: ensemble, write quorum and ack quorum are 1.)
+that recover exactly one decides where the ledger ends.
+
+Which bookies hold which entries follows from the record alone (`ledger.quorum`). An ensemble may
+have fewer bookies than `ensemble_size`, where there were no more; one with fewer than
+`write_quorum` lacks copies until it is put right.
 """
 
 from enum import StrEnum
@@ -37,7 +40,12 @@ class Ensemble(msgspec.Struct, frozen=True):
 
 
 class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One ledger. `last_entry` and `length_bytes` count once it is CLOSED."""
+    """One ledger. `last_entry` and `length_bytes` count once it is CLOSED.
+
+    `ensemble_size` and `write_quorum` are what was wanted; `len(ensembles[i].bookies)` is what
+    there is. `nonce` tells its creation from every other. The entries below `counted_entries` have
+    `counted_bytes` together.
+    """
 
     ledger_id: int
     ensembles: tuple[Ensemble, ...]
@@ -45,11 +53,25 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     ensemble_size: int = 1
     write_quorum: int = 1
     ack_quorum: int = 1
+    stripe_entries: int = 1
     state: LedgerState = LedgerState.OPEN
     last_entry: int = NO_ENTRY
     length_bytes: int = 0
     closed_ms: int = 0
     properties: dict[str, str] = {}
+    nonce: str = ""
+    counted_entries: int = 0
+    counted_bytes: int = 0
+
+    def with_ensembles(self, ensembles: tuple[Ensemble, ...]) -> "LedgerMetadata":
+        """This ledger, with other ensembles."""
+        return msgspec.structs.replace(self, ensembles=ensembles)
+
+    def counted(self, entries: int, size_bytes: int) -> "LedgerMetadata":
+        """This ledger, with the length of its first entries on record."""
+        if entries <= self.counted_entries:
+            return self
+        return msgspec.structs.replace(self, counted_entries=entries, counted_bytes=size_bytes)
 
     def closed(self, last_entry: int, length_bytes: int, now_ms: int) -> "LedgerMetadata":
         """This ledger, ended at `last_entry`."""

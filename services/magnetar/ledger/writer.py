@@ -1,79 +1,76 @@
-"""The one writer of an open ledger.
+"""The one writer of an open ledger: what all its forms have in common, and how it is closed.
 
 Ids are given out in order and completions come in that order, group by group. Each group carries
 the writer's last confirmed entry, so that bookies know a bound below which everything is confirmed
-(last-add-confirmed). The first failure is final: every group that waits, and every later one, fails
-with it, because a hole must never be followed by an entry. `close` then ends the ledger at the last
-confirmed entry by compare-and-swap; if a recovering reader was faster the writer is fenced.
+(last-add-confirmed). A failure of the writer is final: every group that waits, and every later one,
+fails with it, because a hole must never be followed by an entry.
+
+`close` ends the ledger at the last confirmed entry by compare-and-swap. If a recovering reader was
+faster the writer is fenced; if only bookies of the ledger's older entries were replaced meanwhile
+(autorecovery), their record is taken and the swap repeated.
+
+Forms: `SingleWriter` (one bookie, the straight path of a standalone) and
+`replicated_writer.ReplicatedWriter`.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from magnetar.bookie.api import Bookie, BookieError, LedgerFenced, NoSuchEntry, StoredEntry
-from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError, PersistenceError
-from magnetar.ledger.metadata import (
-    NO_ENTRY,
-    LedgerMetadata,
-    LedgerState,
-    decode,
-    encode,
-    ledger_key,
+from magnetar.bookie.api import (
+    Bookie,
+    BookieError,
+    BookieIdentity,
+    BookieUnavailable,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    StoredEntry,
 )
-from magnetar.ledger.reader import read_contiguous
-from magnetar.metadata.store import BadRevision, MetadataStore
+from magnetar.core.errors import MagnetarError, PersistenceError
+from magnetar.ledger.asking import blames_bookie
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.errors import LedgerClosed
+from magnetar.ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata, LedgerState
+from magnetar.ledger.reading import CopiesReader
+from magnetar.ledger.records import RecordChanged, swap
 
 OnAppended = Callable[[int, MagnetarError | None], None]
 
 DRAIN_TIMEOUT_S: Final = 30.0
+CLOSE_ATTEMPTS_MAX: Final = 16
 
 
-class LedgerClosed(PersistenceError):
-    """The ledger was closed by its own writer."""
-
-
-class LedgerWriter:
+class LedgerWriter(ABC):
     """See the module's text. All methods belong to the event loop's thread."""
 
     __slots__ = (
-        "_bookie",
-        "_clock",
+        "__weakref__",
+        "_context",
         "_drained",
         "_error",
-        "_length_next",
         "_next_entry",
-        "_pending",
+        "_reader",
         "_revision",
-        "_store",
         "last_add_confirmed",
         "ledger_id",
         "length_bytes",
         "metadata",
     )
 
-    def __init__(
-        self,
-        metadata: LedgerMetadata,
-        revision: int,
-        store: MetadataStore,
-        bookie: Bookie,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, metadata: LedgerMetadata, revision: int, context: LedgerContext) -> None:
         self.metadata = metadata
         self.ledger_id = metadata.ledger_id
         self.last_add_confirmed = NO_ENTRY
         self.length_bytes = 0
         self._revision = revision
-        self._store = store
-        self._bookie = bookie
-        self._clock = clock
+        self._context = context
         self._next_entry = 0
-        self._pending: deque[tuple[int, int, int, OnAppended]] = deque()
         self._error: MagnetarError | None = None
         self._drained: asyncio.Future[None] | None = None
+        self._reader: CopiesReader | None = None
 
     @property
     def revision(self) -> int:
@@ -90,12 +87,144 @@ class LedgerWriter:
         """Why nothing more can be appended, once that is so."""
         return self._error
 
+    @property
+    @abstractmethod
+    def bookies(self) -> Sequence[BookieIdentity]:
+        """Those that appended entries are sent to."""
+
+    @property
+    def degraded(self) -> bool:
+        """Whether entries are confirmed with fewer copies than wanted, for lack of bookies."""
+        return len(self.bookies) < self.metadata.write_quorum
+
+    @abstractmethod
     def append(self, entries: list[bytes], on_appended: OnAppended) -> int:
-        """Appends a group of one or more; `on_appended(first id, None)` once all are durable.
+        """Appends a group of one or more; `on_appended(first id, None)` once all are confirmed.
 
         On failure it is called with (-1, the error). Never calls back from inside the call.
         Returns the group's size in bytes.
         """
+
+    @abstractmethod
+    def fail(self, error: MagnetarError) -> None:
+        """Fails what is pending and all that comes, as a failed add does. The first error counts.
+
+        What was pending may be stored; `close` ends the ledger below it.
+        """
+
+    @abstractmethod
+    def bookie_lost(self, identity: BookieIdentity) -> None:
+        """A bookie has left, or its disks were replaced."""
+
+    @abstractmethod
+    def grow(self) -> None:
+        """Takes another bookie where one is lacking and one has come."""
+
+    @abstractmethod
+    def _settled(self) -> bool:
+        """Whether nothing is under way that `close` waits for."""
+
+    @abstractmethod
+    async def _quiesce(self) -> None:
+        """Ends what is still under way: only `close` writes the record from here on."""
+
+    def _final_ensembles(self, ensembles: tuple[Ensemble, ...]) -> tuple[Ensemble, ...]:
+        """The ensembles that the closed ledger is to have, of those on record."""
+        return ensembles
+
+    def _wake_closer(self) -> None:
+        if self._drained is not None and not self._drained.done() and self._settled():
+            self._drained.set_result(None)
+
+    async def read(self, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]:
+        """Reads back what is confirmed, as `LedgerReader.read` does."""
+        if not 0 <= first <= self.last_add_confirmed:
+            raise NoSuchEntry(
+                f"entry {first} of ledger {self.ledger_id} is outside 0..{self.last_add_confirmed}"
+            )
+        if self._reader is None:
+            self._reader = CopiesReader(self._context)
+        last = min(last, self.last_add_confirmed)
+        return await self._reader.read(self.metadata, first, last, bytes_max=bytes_max)
+
+    # -- closing
+
+    async def close(self) -> LedgerMetadata:
+        """Waits for what is pending, then ends the ledger at its last confirmed entry.
+
+        Idempotent. Raises LedgerFenced where a recovering reader ended it first, and
+        MetadataUnavailable where it is not known whether it was closed: to be called again.
+        """
+        if self.metadata.state is LedgerState.CLOSED:
+            return self.metadata
+        await self._drain()
+        await self._quiesce()
+        if self._error is None:
+            self.fail(LedgerClosed(f"ledger {self.ledger_id} is closed"))
+        current, closed_ms = self.metadata, self._context.clock.now_ms()
+        for _ in range(CLOSE_ATTEMPTS_MAX):
+            ending = current.with_ensembles(self._final_ensembles(current.ensembles))
+            closed = ending.closed(self.last_add_confirmed, self.length_bytes, closed_ms)
+            try:
+                self._revision = await swap(self._context, closed, self._revision)
+            except NoSuchLedger:
+                raise self._fenced() from None
+            except RecordChanged as changed:
+                current, self._revision = changed.metadata, changed.revision
+                if current.state is LedgerState.CLOSED:
+                    # A recovery that found the same end did our work; any other is not ours to use.
+                    if current.last_entry != self.last_add_confirmed:
+                        raise self._fenced() from None
+                    closed = current
+                elif current.state is LedgerState.IN_RECOVERY:
+                    raise self._fenced() from None
+                else:
+                    continue  # bookies of older entries were replaced: the ledger is still ours
+            self.metadata = closed
+            return closed
+        raise PersistenceError(
+            f"ledger {self.ledger_id} changed {CLOSE_ATTEMPTS_MAX} times while it was closed"
+        )
+
+    async def _drain(self) -> None:
+        if self._settled():
+            return
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                await asyncio.shield(self._drained)
+        except TimeoutError:
+            self.fail(
+                PersistenceError(
+                    f"ledger {self.ledger_id}: adds were not confirmed within {DRAIN_TIMEOUT_S:g} s"
+                )
+            )
+
+    def _fenced(self) -> LedgerFenced:
+        fenced = LedgerFenced(f"ledger {self.ledger_id} was ended by another owner")
+        self._error = fenced
+        return fenced
+
+
+class SingleWriter(LedgerWriter):
+    """Of a ledger on one bookie. Nothing can stand in for it: its first failure is the writer's."""
+
+    __slots__ = ("_bookie", "_pending")
+
+    def __init__(
+        self, metadata: LedgerMetadata, revision: int, bookie: Bookie, context: LedgerContext
+    ) -> None:
+        super().__init__(metadata, revision, context)
+        self._bookie = bookie
+        self._pending: deque[tuple[int, int, int, OnAppended]] = deque()
+
+    @property
+    def bookies(self) -> Sequence[BookieIdentity]:
+        return (self._bookie.identity,)
+
+    def append(self, entries: list[bytes], on_appended: OnAppended) -> int:
+        """See `LedgerWriter.append`."""
         size = sum(map(len, entries))
         if self._error is not None:
             asyncio.get_running_loop().call_soon(on_appended, NO_ENTRY, self._error)
@@ -116,6 +245,8 @@ class LedgerWriter:
         if self._error is not None:
             return  # what was pending has been failed already
         if error is not None:
+            if blames_bookie(error):
+                self._context.bookies.failed(self._bookie.identity, error)
             self.fail(error)
             return
         first, last, size, on_appended = self._pending.popleft()
@@ -126,10 +257,7 @@ class LedgerWriter:
             self._wake_closer()
 
     def fail(self, error: MagnetarError) -> None:
-        """Fails what is pending and all that comes, as a failed add does. The first error counts.
-
-        What was pending may be stored; `close` ends the ledger below it.
-        """
+        """See `LedgerWriter.fail`."""
         if self._error is not None:
             return
         self._error = error
@@ -138,62 +266,16 @@ class LedgerWriter:
             on_appended(NO_ENTRY, error)
         self._wake_closer()
 
-    def _wake_closer(self) -> None:
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+    def bookie_lost(self, identity: BookieIdentity) -> None:
+        """See `LedgerWriter.bookie_lost`."""
+        if identity == self._bookie.identity:
+            self.fail(BookieUnavailable(f"bookie {identity.bookie_id} has left"))
 
-    async def read(self, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]:
-        """Reads back what is confirmed, as `LedgerReader.read` does."""
-        if not 0 <= first <= self.last_add_confirmed:
-            raise NoSuchEntry(
-                f"entry {first} of ledger {self.ledger_id} is outside 0..{self.last_add_confirmed}"
-            )
-        last = min(last, self.last_add_confirmed)
-        return await read_contiguous(self._bookie, self.ledger_id, first, last, bytes_max=bytes_max)
+    def grow(self) -> None:
+        """It has all the copies it is to have."""
 
-    async def close(self) -> LedgerMetadata:
-        """Waits for what is pending, then ends the ledger at its last confirmed entry.
+    async def _quiesce(self) -> None:
+        """Nothing goes on beside the adds."""
 
-        Idempotent. Raises LedgerFenced where a recovering reader ended it first.
-        """
-        if self.metadata.state is LedgerState.CLOSED:
-            return self.metadata
-        await self._drain()
-        if self._error is None:
-            self._error = LedgerClosed(f"ledger {self.ledger_id} is closed")
-        closed = self.metadata.closed(
-            self.last_add_confirmed, self.length_bytes, self._clock.now_ms()
-        )
-        key = ledger_key(self.ledger_id)
-        try:
-            self._revision = await self._store.put(key, encode(closed), expected=self._revision)
-        except BadRevision:
-            record = await self._store.get(key)
-            theirs = None if record is None else decode(key, record.value)
-            ended = theirs is not None and theirs.state is LedgerState.CLOSED
-            # A recovery that found the same end did our work; any other end is not ours to use.
-            if theirs is None or not ended or theirs.last_entry != self.last_add_confirmed:
-                raise self._fenced() from None
-            closed = theirs
-        self.metadata = closed
-        return closed
-
-    async def _drain(self) -> None:
-        if not self._pending:
-            return
-        if self._drained is None:
-            self._drained = asyncio.get_running_loop().create_future()
-        try:
-            async with asyncio.timeout(DRAIN_TIMEOUT_S):
-                await asyncio.shield(self._drained)
-        except TimeoutError:
-            self.fail(
-                PersistenceError(
-                    f"ledger {self.ledger_id}: adds were not confirmed within {DRAIN_TIMEOUT_S:g} s"
-                )
-            )
-
-    def _fenced(self) -> LedgerFenced:
-        fenced = LedgerFenced(f"ledger {self.ledger_id} was ended by another owner")
-        self._error = fenced
-        return fenced
+    def _settled(self) -> bool:
+        return not self._pending

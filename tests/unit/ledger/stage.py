@@ -11,7 +11,9 @@ from typing import Generic, TypeVar
 from magnetar.bookie.api import Bookie, BookieError, OnAdded
 from magnetar.bookie.memory import MemoryBookie
 from magnetar.core.errors import MagnetarError
+from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import SINGLE
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -122,8 +124,7 @@ class StageOn(Generic[AnyBookie]):
         self.bookie = bookie
 
     def client(self) -> LedgerClient:
-        bookies = {self.bookie.identity.bookie_id: self.bookie}
-        return LedgerClient(self.store, bookies, self.clock)
+        return LedgerClient(self.store, LocalBookies([self.bookie]), self.clock, SINGLE)
 
     def factory(self, settings: ManagedLedgerSettings | None = None) -> ManagedLedgerFactory:
         return ManagedLedgerFactory(self.store, self.client(), self.clock, settings)

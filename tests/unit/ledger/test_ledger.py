@@ -7,7 +7,6 @@ from tests.unit.ledger.stage import Stage, turns, write
 
 from magnetar.bookie.api import (
     BookieError,
-    BookieReadOnly,
     EntryCorrupt,
     LedgerFenced,
     NoSuchEntry,
@@ -16,9 +15,11 @@ from magnetar.bookie.api import (
 )
 from magnetar.bookie.memory import MemoryBookie
 from magnetar.core.errors import MagnetarError, MetadataError
+from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.errors import LedgerClosed, NotEnoughBookies
 from magnetar.ledger.metadata import LEDGER_ID_KEY, LedgerState, decode, ledger_key
-from magnetar.ledger.writer import LedgerClosed
+from magnetar.ledger.settings import SINGLE
 from magnetar.metadata.store import ABSENT, BadRevision, Put
 
 
@@ -159,10 +160,12 @@ async def test_recovery_keeps_a_harmed_entry_for_readers_to_be_told(
         await write(writer, data)
     read = stage.bookie.read_entries
 
-    async def harmed(ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]:
+    async def harmed(
+        ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
+    ) -> list[StoredEntry]:
         if first == 2:
             raise EntryCorrupt("CRC", "log", 7)
-        return await read(ledger_id, first, last, bytes_max=bytes_max)
+        return await read(ledger_id, first, last, bytes_max=bytes_max, fence=fence)
 
     monkeypatch.setattr(stage.bookie, "read_entries", harmed)
     reader = await stage.client().open(writer.ledger_id, recover=True)
@@ -243,7 +246,7 @@ async def test_a_disk_in_another_life_is_a_stranger() -> None:
     writer = await stage.client().create({})
     await write(writer, b"a")
     wiped = MemoryBookie(incarnation="1")
-    client = LedgerClient(stage.store, {"memory": wiped}, stage.clock)
+    client = LedgerClient(stage.store, LocalBookies([wiped]), stage.clock, SINGLE)
     with pytest.raises(BookieError, match="incarnation"):
         await client.open(writer.ledger_id, recover=True)
     assert await state_of(stage, writer.ledger_id) is LedgerState.OPEN
@@ -252,7 +255,7 @@ async def test_a_disk_in_another_life_is_a_stranger() -> None:
 async def test_no_ledger_without_a_writable_bookie() -> None:
     stage = Stage()
     stage.bookie.read_only = True
-    with pytest.raises(BookieReadOnly):
+    with pytest.raises(NotEnoughBookies, match="memory \\(read-only\\)"):
         await stage.client().create({})
     assert await stage.store.get(LEDGER_ID_KEY) is None
 

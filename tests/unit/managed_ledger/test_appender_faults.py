@@ -196,7 +196,7 @@ async def test_a_full_disk_fails_without_making_ledgers() -> None:
     stage.bookie.read_only = True
     revision = await stage.store.revision()
     for _ in range(3):
-        with pytest.raises(BookieError, match="takes writes"):
+        with pytest.raises(BookieError, match="take adds"):
             await publish(ledger, b"x")
     assert await stage.store.revision() == revision
     stage.bookie.read_only = False

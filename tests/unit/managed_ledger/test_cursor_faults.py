@@ -30,7 +30,7 @@ async def test_while_nothing_can_be_written_waiters_hear_it_and_later_all_is_wel
     factory, _, cursor, ledger_id = await start(stage)
     stage.bookie.read_only = True
     cursor.ack(ledger_id, 3)
-    with pytest.raises(MagnetarError, match="takes writes"):
+    with pytest.raises(MagnetarError, match="take adds"):
         await cursor.flush()
     stage.bookie.read_only = False
     cursor.ack(ledger_id, 5)
@@ -82,8 +82,10 @@ async def test_a_harmed_record_is_named_and_nothing_is_reset(
     await factory.abandon()
     read = stage.bookie.read_entries
 
-    async def harmed(ledger_id: int, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]:
-        found = await read(ledger_id, first, last, bytes_max=bytes_max)
+    async def harmed(
+        ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
+    ) -> list[StoredEntry]:
+        found = await read(ledger_id, first, last, bytes_max=bytes_max, fence=fence)
         if ledger_id != log_ledger:
             return found
         return [StoredEntry(e.entry_id, e.data[:-9] + b"!" + e.data[-8:]) for e in found]
@@ -113,7 +115,7 @@ async def test_what_the_bookie_cannot_read_is_corrupt_not_empty(
     await cursor.flush()
     await factory.abandon()
 
-    async def corrupt(*_: int, bytes_max: int) -> list[StoredEntry]:
+    async def corrupt(*_: int, bytes_max: int, fence: bool = False) -> list[StoredEntry]:
         raise EntryCorrupt("CRC", "entry-log-7", 4096)
 
     monkeypatch.setattr(stage.bookie, "read_entries", corrupt)

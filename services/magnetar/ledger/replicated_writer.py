@@ -1,0 +1,363 @@
+"""The writer of a ledger whose entries are on several bookies.
+
+A group goes to every bookie of its write set, cut where stripes end; it is confirmed when each of
+its pieces has an ack quorum and all groups before it are confirmed. The bytes of confirmed pieces
+are kept, in order, until all of their write set have them (`late_bytes_max`, over all writers).
+
+A bookie that fails, leaves, or has not answered for `add_timeout_s`, though the others may have, is
+replaced (`ensemble_change`). Where nobody can stand in for it the ledger goes on over those that
+are left, `degraded` where that means fewer copies, as long as they are an ack quorum; below that
+the writer fails, and its user goes on in another ledger. LedgerFenced from any bookie is final.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.bookie.api import (
+    Bookie,
+    BookieError,
+    BookieIdentity,
+    BookieUnavailable,
+    LedgerFenced,
+    NoSuchLedger,
+)
+from magnetar.core.errors import MagnetarError, PersistenceError
+from magnetar.core.log import get_logger
+from magnetar.ledger.asking import blames_bookie
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.ensemble_change import EnsembleChange
+from magnetar.ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata
+from magnetar.ledger.quorum import UNENDED, stripe_last, with_ensemble
+from magnetar.ledger.replicas import Layout, Piece, Replica
+from magnetar.ledger.writer import LedgerWriter, OnAppended
+
+TICKS: Final = 4
+"""Looks at a replica's oldest add, within its time: a process that was paused looks only once."""
+
+log = get_logger("magnetar.ledger.writer")
+
+
+class ReplicatedWriter(LedgerWriter):
+    """See the module's text. What is public beyond `LedgerWriter` is for `EnsembleChange`."""
+
+    __slots__ = (
+        "_ack_quorum",
+        "_bits",
+        "_change",
+        "_count_at",
+        "_loop",
+        "_missing",
+        "_timer",
+        "dead",
+        "late",
+        "layout",
+        "pending",
+        "possible",
+    )
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        revision: int,
+        bookies: Sequence[Bookie],
+        context: LedgerContext,
+    ) -> None:
+        super().__init__(metadata, revision, context)
+        self._loop = asyncio.get_running_loop()
+        self._ack_quorum = metadata.ack_quorum
+        self._bits = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._missing: tuple[int, tuple[BookieIdentity, ...]] | None = None
+        self.pending: deque[Piece] = deque()
+        self.late: deque[Piece] = deque()
+        """Confirmed, but not on all of their write set; and what came behind those."""
+        self.dead = 0
+        """The replicas that failed."""
+        self.layout = self.layout_of(0, [self.replica_of(bookie) for bookie in bookies])
+        """Where appended entries go."""
+        self.possible: tuple[Layout, ...] = (self.layout,)
+        """What may stand in the record as the last ensemble: one, but while that is changed."""
+        self._change = EnsembleChange(self, context)
+        self._count_at = 0
+        self.count_later()
+
+    def replica_of(self, bookie: Bookie) -> Replica:
+        """A new replica."""
+        self._bits += 1
+        return Replica(self, bookie, 1 << (self._bits - 1))
+
+    def layout_of(self, first_entry: int, replicas: Sequence[Replica]) -> Layout:
+        """A layout for this ledger."""
+        metadata = self.metadata
+        return Layout(first_entry, replicas, metadata.write_quorum, metadata.stripe_entries)
+
+    @property
+    def bookies(self) -> Sequence[BookieIdentity]:
+        return self.layout.bookies
+
+    # -- appending
+
+    def append(self, entries: list[bytes], on_appended: OnAppended) -> int:
+        """See `LedgerWriter.append`."""
+        size = sum(map(len, entries))
+        if self._error is not None:
+            self._loop.call_soon(on_appended, NO_ENTRY, self._error)
+            return size
+        first = self._next_entry
+        self._next_entry = end = first + len(entries)
+        layout, confirmed = self.layout, self.last_add_confirmed
+        if layout.striped and end - 1 > self._stripe_last(first):
+            self._append_pieces(first, entries, size, on_appended)
+        else:
+            want, replicas = layout.set_of(first)
+            need = want if len(self.possible) == 1 else self.need_of(first, want)
+            piece = Piece(first, end, entries, size, want, need, first, size, on_appended)
+            self.pending.append(piece)
+            for replica in replicas:
+                replica.send(piece, confirmed)
+        if self._timer is None:
+            self.watch()
+        return size
+
+    def _stripe_last(self, entry_id: int) -> int:
+        metadata = self.metadata
+        return stripe_last(
+            len(self.layout.replicas), metadata.write_quorum, metadata.stripe_entries, entry_id
+        )
+
+    def _append_pieces(
+        self, group_first: int, entries: list[bytes], group_bytes: int, on_appended: OnAppended
+    ) -> None:
+        """Sends a group that goes over the end of a stripe."""
+        first, group_end = group_first, self._next_entry
+        while first < group_end:
+            end = min(group_end, self._stripe_last(first) + 1)
+            part = entries[first - group_first : end - group_first]
+            want, replicas = self.layout.set_of(first)
+            need = want if len(self.possible) == 1 else self.need_of(first, want)
+            tell = on_appended if end == group_end else None
+            piece = Piece(
+                first, end, part, sum(map(len, part)), want, need, group_first, group_bytes, tell
+            )
+            self.pending.append(piece)
+            for replica in replicas:
+                replica.send(piece, self.last_add_confirmed)
+            first = end
+
+    def need_of(self, entry_id: int, want: int) -> int:
+        """Who counts towards the ack quorum of an unconfirmed entry: see `replicas`."""
+        for layout in self.possible:
+            if layout.first_entry <= entry_id:
+                want &= layout.set_of(entry_id)[0]
+        return want
+
+    # -- answers
+
+    def piece_acked(self, piece: Piece) -> None:
+        """See `ReplicaOwner`."""
+        pending = self.pending
+        if pending:
+            if piece is pending[0]:
+                if (piece.acked & piece.need).bit_count() >= self._ack_quorum:
+                    self.confirm()
+                return
+            if not self.late:
+                return
+        if self.late:
+            self.release()
+            self._change.wake()
+
+    def confirm(self) -> None:
+        """Completes what has its ack quorum, in order."""
+        pending, quorum = self.pending, self._ack_quorum
+        while pending:
+            piece = pending[0]
+            if (piece.acked & piece.need).bit_count() < quorum:
+                break
+            pending.popleft()
+            if self.late or piece.acked & piece.want != piece.want or len(self.possible) > 1:
+                self._keep(piece)
+            on_appended = piece.on_appended
+            if on_appended is not None:
+                self.last_add_confirmed = piece.end - 1
+                self.length_bytes += piece.group_bytes
+                on_appended(piece.group_first, None)
+        if self.last_add_confirmed >= self._count_at and self._error is None:
+            self._change.start()
+        if self._drained is not None:
+            self._wake_closer()
+
+    def _keep(self, piece: Piece) -> None:
+        """Keeps a confirmed piece for those that do not have it yet."""
+        context = self._context
+        self.late.append(piece)
+        context.late_bytes += piece.size
+        if context.late_bytes > context.settings.late_bytes_max:
+            self._loop.call_soon(self._too_late)
+
+    def _too_late(self) -> None:
+        """Does without the slowest, for its entries take too much memory."""
+        context = self._context
+        if self._error is not None or not self.late:
+            return
+        if context.late_bytes <= context.settings.late_bytes_max:
+            return
+        slow = [one for one in self.layout.replicas if one.inflight]
+        behind = [one for one in slow if one.inflight[0].first <= self.last_add_confirmed]
+        if behind:
+            slowest = min(behind, key=lambda one: one.inflight[0].first)
+            name = slowest.identity.bookie_id
+            self.replica_failed(
+                slowest, BookieUnavailable(f"bookie {name} is too far behind with its adds")
+            )
+        elif len(self.possible) > 1:
+            self.fail(
+                PersistenceError(
+                    f"ledger {self.ledger_id}: its ensemble could not be recorded in time"
+                )
+            )
+
+    def release(self) -> None:
+        """Lets go of what all have, as far as that goes in order."""
+        if len(self.possible) > 1:
+            return
+        late = self.late
+        while late and late[0].acked & late[0].want == late[0].want:
+            self._context.late_bytes -= late.popleft().size
+        if self._drained is not None:
+            self._wake_closer()
+
+    # -- bookies that fail
+
+    def replica_failed(self, replica: Replica, error: BookieError) -> None:
+        """See `ReplicaOwner`."""
+        if self._error is not None or replica.error is not None:
+            return
+        if isinstance(error, LedgerFenced | NoSuchLedger):
+            self.fail(error)
+            return
+        replica.stop(error)
+        self.dead |= replica.bit
+        if blames_bookie(error):
+            self._context.bookies.failed(replica.identity, error)
+        self._change.avoid(replica.identity, str(error))
+        self._change.start()
+
+    def bookie_lost(self, identity: BookieIdentity) -> None:
+        """See `LedgerWriter.bookie_lost`."""
+        for replica in self.layout.replicas:
+            if replica.identity == identity:
+                lost = BookieUnavailable(f"bookie {identity.bookie_id} has left")
+                self.replica_failed(replica, lost)
+
+    def grow(self) -> None:
+        """See `LedgerWriter.grow`."""
+        if self._error is None and self.degraded:
+            self._change.start_growing()
+
+    def watch(self) -> None:
+        """Looks after what is on its way, until nothing is."""
+        if self._timer is not None:
+            return
+        interval_s = self._context.settings.add_timeout_s / TICKS
+        self._timer = self._loop.call_later(interval_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._error is not None:
+            return
+        for replica in self.layout.replicas:
+            if replica.overdue(TICKS):
+                timeout_s = self._context.settings.add_timeout_s
+                name = replica.identity.bookie_id
+                late = f"bookie {name} did not answer an add within {timeout_s:g} s"
+                self.replica_failed(replica, BookieUnavailable(late))
+        if any(replica.inflight for replica in self.layout.replicas):
+            self.watch()
+
+    def count_later(self) -> None:
+        """Sets when the record is next told how long the ledger is."""
+        self._count_at = UNENDED
+        if self.layout.striped or len(self.metadata.ensembles) > 1:
+            self._count_at = self.last_add_confirmed + self._context.settings.count_entries
+
+    @property
+    def count_due(self) -> bool:
+        return self.last_add_confirmed >= self._count_at
+
+    # -- the end
+
+    def fail(self, error: MagnetarError) -> None:
+        """See `LedgerWriter.fail`."""
+        if self._error is not None:
+            return
+        self._error = error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._missing = self._lacking()
+        for replica in self.layout.replicas:
+            replica.stop(BookieError("the writer has ended"))
+        self._context.late_bytes -= sum(piece.size for piece in self.late)
+        self.late.clear()
+        pending, self.pending = self.pending, deque()
+        for piece in pending:
+            if piece.on_appended is not None:
+                piece.on_appended(NO_ENTRY, error)
+        self._change.wake()
+        self._wake_closer()
+
+    # -- what EnsembleChange found
+
+    def rewritten(self, metadata: LedgerMetadata, revision: int) -> None:
+        """The record stands so."""
+        self.metadata, self._revision = metadata, revision
+        self.count_later()
+
+    def recorded(self, layout: Layout) -> None:
+        """This layout is the one on record."""
+        self.possible = (layout,)
+        for piece in self.pending:
+            piece.need = piece.want
+        self.confirm()
+        self.release()
+
+    def settle(self) -> None:
+        """No change is under way any more."""
+        if self._drained is not None:
+            self._wake_closer()
+
+    # -- closing
+
+    def _lacking(self) -> tuple[int, tuple[BookieIdentity, ...]] | None:
+        """From which confirmed entry on copies are not where the record says, and who has all."""
+        unrecorded = min((one.first_entry for one in self.possible[1:]), default=UNENDED)
+        lacking = deque(piece for piece in self.late if piece.first <= self.last_add_confirmed)
+        while lacking and lacking[0].first < unrecorded:
+            if lacking[0].acked & lacking[0].want != lacking[0].want:
+                break
+            lacking.popleft()
+        if not lacking or self.layout.striped:
+            return None
+        everything = -1
+        for piece in lacking:
+            everything &= piece.acked
+        have = tuple(one.identity for one in self.layout.replicas if one.bit & everything)
+        return (lacking[0].first, have) if len(have) >= self._ack_quorum else None
+
+    def _final_ensembles(self, ensembles: tuple[Ensemble, ...]) -> tuple[Ensemble, ...]:
+        """Leaves out who lacks entries, so that the record says so and they are copied again."""
+        if self._missing is None:
+            return ensembles
+        first, have = self._missing
+        return with_ensemble(self.metadata.with_ensembles(ensembles), first, have)
+
+    def _settled(self) -> bool:
+        if self._error is not None:
+            return not self._change.running
+        return not (self.pending or self.late or self._change.running)
+
+    async def _quiesce(self) -> None:
+        await self._change.stop()

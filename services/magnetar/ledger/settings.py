@@ -1,0 +1,72 @@
+"""How ledgers are spread over bookies, and how long anything is waited for.
+
+Ensemble, write quorum and ack quorum are BookKeeper's (managedLedgerDefaultEnsembleSize and its
+neighbours): a ledger is on `ensemble_size` bookies, each entry on `write_quorum` of them, and it is
+confirmed once `ack_quorum` have it on disk. A standalone uses `SINGLE`.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+MIB: Final = 1 << 20
+QUORUM_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """Raises ValueError unless ensemble_size >= write_quorum >= ack_quorum >= 1."""
+
+    ensemble_size: int = 2
+    write_quorum: int = 2
+    ack_quorum: int = 2
+    stripe_entries: int = 256
+    """Entries that follow each other on the same bookies, where an ensemble has more bookies than
+    an entry has copies. A group of adds is one frame for each of its bookies as long as it lies in
+    one stripe; what is on its way (16 MiB of batches of 64 KiB) still uses the whole ensemble."""
+    add_timeout_s: float = 3.0
+    """An add that a bookie has not answered by then makes the writer do without the bookie."""
+    read_timeout_s: float = 30.0
+    """For one read, with all the copies that it tries."""
+    speculative_read_delay_s: float = 0.25
+    """A read that is not answered by then is also asked of the next copy."""
+    recovery_request_timeout_s: float = 3.0
+    recovery_timeout_s: float = 60.0
+    metadata_timeout_s: float = 20.0
+    """Until then a write of a ledger's record whose outcome is unknown is looked after."""
+    late_bytes_max: int = 64 * MIB
+    """Of one process: confirmed entries that are kept for bookies that have not answered yet."""
+    avoid_s: float = 30.0
+    """A bookie that failed a writer is not taken by it again before."""
+    regrow_interval_s: float = 5.0
+    """How often open ledgers with too few copies look whether a bookie has come."""
+    changes_at_once_max: int = 32
+    """Ensemble changes of idle ledgers under way together."""
+    count_entries: int = 20_000
+    """A striped ledger's record says its length this often, so that recovery need not count it."""
+
+    def __post_init__(self) -> None:
+        if not QUORUM_MAX >= self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
+            raise ValueError(
+                f"ensemble_size {self.ensemble_size}, write_quorum {self.write_quorum} and "
+                f"ack_quorum {self.ack_quorum}: each must be at least the next, from "
+                f"{QUORUM_MAX} to 1"
+            )
+        for name in ("stripe_entries", "late_bytes_max", "changes_at_once_max", "count_entries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in (
+            "add_timeout_s",
+            "read_timeout_s",
+            "speculative_read_delay_s",
+            "recovery_request_timeout_s",
+            "recovery_timeout_s",
+            "metadata_timeout_s",
+            "avoid_s",
+            "regrow_interval_s",
+        ):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+
+
+SINGLE: Final = LedgerSettings(ensemble_size=1, write_quorum=1, ack_quorum=1)
+"""For one bookie in the same process."""
