@@ -60,45 +60,58 @@ def _nodes(world: "World") -> dict[BookieIdentity, Node]:
 async def _missing(world: "World", ledgers: dict[int, LedgerMetadata]) -> str:
     nodes = _nodes(world)
     for metadata in ledgers.values():
-        text = f"ledger {metadata.ledger_id}"
-        for ensemble in metadata.ensembles:
-            if len(ensemble.bookies) < metadata.write_quorum:
-                return f"{text}: the ensemble at {ensemble.first_entry} has {ensemble.bookies}"
-            for identity in ensemble.bookies:
-                if identity not in nodes:
-                    return f"{text}: {identity} of the ensemble at {ensemble.first_entry} is gone"
-        if metadata.state is LedgerState.CLOSED and (lack := await _unproved(metadata, nodes)):
-            return f"{text}: {lack}"
+        if lack := _badly_placed(metadata, nodes) or await _unproved(metadata, nodes):
+            return f"ledger {metadata.ledger_id} ({metadata.state}): {lack}"
     return ""
 
 
+def _badly_placed(metadata: LedgerMetadata, nodes: dict[BookieIdentity, Node]) -> str:
+    for ensemble in metadata.ensembles:
+        if len(ensemble.bookies) < metadata.write_quorum:
+            return f"the ensemble at {ensemble.first_entry} has only {ensemble.bookies}"
+    if metadata.state is LedgerState.CLOSED:
+        return ""
+    for identity in metadata.ensembles[-1].bookies:
+        if identity not in nodes:
+            return f"{identity}, which is to hold its next entries, is gone"
+    return ""
+
+
+def _last_known(metadata: LedgerMetadata) -> int:
+    """The last entry that is there for certain: of an open ledger, before its last ensemble."""
+    if metadata.state is LedgerState.CLOSED:
+        return metadata.last_entry
+    return metadata.ensembles[-1].first_entry - 1
+
+
 async def _unproved(metadata: LedgerMetadata, nodes: dict[BookieIdentity, Node]) -> str:
-    members = dict.fromkeys(one for ensemble in metadata.ensembles for one in ensemble.bookies)
-    proofs = {identity: await _proofs(nodes[identity], metadata) for identity in members}
-    for entry_id in range(metadata.last_entry + 1):
+    last = _last_known(metadata)
+    proofs: dict[BookieIdentity, Proofs] = {}
+    for entry_id in range(last + 1):
         crcs = set()
         for identity in write_set(metadata, entry_id):
+            if identity not in nodes:
+                return f"{identity}, which had entry {entry_id}, is gone"
+            if identity not in proofs:
+                proofs[identity] = await _proofs(nodes[identity], metadata.ledger_id, last)
             proof = proofs[identity].get(entry_id)
             if proof is None or proof.kind is not ProofKind.PRESENT:
                 what = "not there" if proof is None else proof.kind
-                return f"entry {entry_id} of {metadata.last_entry} at {identity.bookie_id}: {what}"
+                return f"entry {entry_id} of {last} at {identity.bookie_id}: {what}"
             crcs.add((proof.crc, proof.length_bytes))
         if len(crcs) > 1:
             return f"the copies of entry {entry_id} differ"
     return ""
 
 
-async def _proofs(node: Node, metadata: LedgerMetadata) -> Proofs:
+async def _proofs(node: Node, ledger_id: int, last: int) -> Proofs:
     """What one bookie proves of a ledger; asked in its own process."""
-    if metadata.last_entry < 0 or node.process is None:
-        return {}
+    assert node.process is not None
     bookie = node.service.bookie
 
     async def ask() -> Proofs:
         try:
-            answer = await bookie.prove_entries(
-                metadata.ledger_id, 0, metadata.last_entry, count_max=PROOFS_MAX
-            )
+            answer = await bookie.prove_entries(ledger_id, 0, last, count_max=PROOFS_MAX)
         except BookieError:
             return {}
         return {proof.entry_id: proof for proof in answer.proofs}

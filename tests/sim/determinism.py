@@ -25,7 +25,7 @@ class SeededRandom(_KERNEL_SEEDED):
     def __init__(self, x: Any = None) -> None:
         super().__init__(_base * 1_000_003 + next(_unseeded) if x is None else x)
 
-    def __new__(cls, x: Any = None) -> "SeededRandom":
+    def __new__(cls, x: Any = None) -> "SeededRandom":  # noqa: ARG004  # as the class it replaces
         return super().__new__(cls, 0)
 
 
