@@ -309,11 +309,11 @@ async def test_a_ledger_made_during_a_comparison_is_not_taken_for_garbage() -> N
                 self.made += 1
                 await self.put(LEDGER_ID_KEY, b"%d" % self.made)
                 await self.put(ledger_metadata.ledger_key(self.made), b"{}")
-                stage.hold(self.made)
+                scene.hold(self.made)
             return found
 
-    stage = Stage(Creating())
-    await stage.set_up()
+    scene = Stage(Creating())
+    await scene.set_up()
     for _ in range(4):
-        await stage.garbage.compare()
-    assert await stage.bookie.list_ledgers() == [2, 4, 5, 6, 7, 8]
+        await scene.garbage.compare()
+    assert await scene.bookie.list_ledgers() == [2, 4, 5, 6, 7, 8]

@@ -80,6 +80,7 @@ class BookieServer:
         self._pressure = pressure
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._port = 0
         self._stopping = False
         self._drained: asyncio.Event = asyncio.Event()
 
@@ -91,9 +92,7 @@ class BookieServer:
     @property
     def port(self) -> int:
         """Where it listens, once started."""
-        if self._server is None:
-            raise RuntimeError("the bookie's server is not started")
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._port
 
     async def start(
         self, listener: socket.socket | None = None, *, host: str = "", port: int = 0
@@ -104,6 +103,7 @@ class BookieServer:
             self._server = await loop.create_server(self._accept, sock=listener, backlog=BACKLOG)
         else:
             self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG)
+        self._port = port or int(self._server.sockets[0].getsockname()[1])
         self._sweeper = loop.call_later(self.settings.sweep_s, self._sweep)
 
     async def stop(self) -> None:
