@@ -244,7 +244,7 @@ class Stage:
             **(changes or {}),
         )
         for entry_id in range(last + 1):
-            ensemble = max(one for one in made if one.first_entry <= entry_id)
+            ensemble = [one for one in made if one.first_entry <= entry_id][-1]
             for identity in holders(
                 ensemble.bookies, write_quorum, metadata.stripe_entries, entry_id
             ):

@@ -162,10 +162,11 @@ class Storm(RuleBasedStateMachine):
         return count
 
     def teardown(self) -> None:
-        if hasattr(self, "stage"):
+        try:
             self.rest()
+        finally:
             self.runner.run(self.stage.stop())
-        self.runner.close()
+            self.runner.close()
 
 
 Storm.TestCase.settings = hypothesis_settings(
