@@ -88,5 +88,6 @@ async def test_the_embedded_store_by_url(tmp_path: Path) -> None:
 
 
 def test_grpc_is_imported_only_for_etcd() -> None:
-    code = "import sys, magnetar.metadata.opening, magnetar.standalone; sys.exit('grpc' in sys.modules)"
+    modules = "magnetar.metadata.opening, magnetar.standalone"
+    code = f"import sys, {modules}; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0

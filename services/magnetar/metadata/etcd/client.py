@@ -137,6 +137,8 @@ class EtcdClient:
         most_s = self.settings.attempt_timeout_s if attempt_timeout_s is None else attempt_timeout_s
         failures = refusals = 0
         while True:
+            if self.closed:
+                raise StoreClosed("the metadata store is closed")
             endpoint = self.endpoints.current
             timeout_s = max(min(most_s, end - loop.time()), ATTEMPT_S_MIN)
             outcome, headers = Outcome.NOT_DONE, HEADERS
@@ -166,8 +168,6 @@ class EtcdClient:
             if loop.time() + wait_s >= end:
                 raise self.unavailable(text, "" if repeat else "Nothing was written.")
             await asyncio.sleep(wait_s)
-            if self.closed:
-                raise StoreClosed("the metadata store is closed")
 
     def unavailable(self, last: str, consequence: str = "") -> MetadataUnavailable:
         """What to raise when the tries are used up."""

@@ -208,6 +208,8 @@ class EtcdStore:
                 unknown = error
                 await asyncio.sleep(wait_s)
                 continue
+            except StoreClosed as error:
+                raise unknown or error from None
             if answer.succeeded:
                 return answer
             if unknown is not None:

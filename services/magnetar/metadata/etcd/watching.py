@@ -18,6 +18,7 @@ import asyncio
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Final, Self
 
 import grpc
@@ -48,7 +49,8 @@ log = get_logger("magnetar.metadata.etcd")
 class EtcdWatch:
     """See `store.Watch`."""
 
-    def __init__(self, stream: "WatchStream", prefix: str, from_revision: int) -> None:
+    def __init__(self, stream: "WatchStream", serial: int, prefix: str, from_revision: int) -> None:
+        self.serial = serial
         self.prefix = prefix
         self.next_revision = from_revision
         self.first, self.end_key = stream.keys.range_of(prefix)
@@ -162,7 +164,8 @@ class WatchStream:
         self.keys = keys
         self._client = client
         self._tasks = tasks
-        self._watches: weakref.WeakSet[EtcdWatch] = weakref.WeakSet()
+        self._watches: weakref.WeakValueDictionary[int, EtcdWatch] = weakref.WeakValueDictionary()
+        self._serial = count(1)
         self._by_id: dict[int, weakref.ref[EtcdWatch]] = {}
         self._last_id = 0
         self._creating: deque[int] = deque()
@@ -176,8 +179,8 @@ class WatchStream:
         return len(self._watches)
 
     def watch(self, prefix: str, from_revision: int) -> EtcdWatch:
-        watch = EtcdWatch(self, prefix, from_revision)
-        self._watches.add(watch)
+        watch = EtcdWatch(self, next(self._serial), prefix, from_revision)
+        self._watches[watch.serial] = watch
         self.want(watch)
         if self._running is None or self._running.done():
             self._running = self._tasks.start(self._run(), "watch")
@@ -190,7 +193,7 @@ class WatchStream:
 
     def forget(self, watch: EtcdWatch) -> None:
         """Gives a watch that has ended no more events."""
-        self._watches.discard(watch)
+        self._watches.pop(watch.serial, None)
         self._stop(watch)
 
     def event_of(self, event: pb.Event) -> WatchEvent:
@@ -202,7 +205,7 @@ class WatchStream:
 
     def all(self) -> list[EtcdWatch]:
         """The watches that somebody refers to and that have not ended."""
-        return list(self._watches)
+        return list(self._watches.values())
 
     # What goes to the server.
 
