@@ -1,6 +1,7 @@
 """pulsar-admin's requests against any broker of a cluster: served by, or for, the owners."""
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -243,6 +244,12 @@ async def test_a_whole_namespace_is_unloaded_cleared_unsubscribed_and_deleted(
     await second.done("PUT", NAMESPACE + "/unload")
     await second.done("POST", NAMESPACE + "/unsubscribe/s")
     assert (await first.done("GET", PARTS + "/subscriptions")).json() == []
+    for member in cluster.members:
+        # Handed over a moment ago, or nobody's: each can be unloaded and split by anybody.
+        ranges = (await member.done("GET", NAMESPACE + "/bundles")).json()["boundaries"]
+        for low, high in pairwise(ranges):
+            await member.done("PUT", f"{NAMESPACE}/{low}_{high}/unload")
+            await member.done("PUT", f"{NAMESPACE}/{low}_{high}/split?unload=true")
     refused = await second.call("DELETE", NAMESPACE)
     assert refused.status_code == 409
     await second.done("DELETE", NAMESPACE + "?force=true")

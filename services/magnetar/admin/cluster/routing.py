@@ -80,6 +80,12 @@ class OwnershipRouting:
         if owner is None and take and await ownership.claims.take(wanted) is not None:
             return self._peer(ownership.brokers.own)
         owner = owner or ownership.owner_of(wanted)
+        if owner is not None and ownership.claims.is_own(owner):
+            # Handed over to this broker, and not asked for since.
+            await ownership.claims.confirm(wanted)
+            if not ownership.has(wanted):
+                raise ServiceNotReady(f"Bundle {bundle} is being moved, please retry")
+            return self._peer(ownership.brokers.own)
         broker = None if owner is None else ownership.brokers.get(owner.broker_id)
         if owner is not None and (broker is None or broker.start != owner.start):
             raise ServiceNotReady(f"The owner of {bundle} has gone, please retry")
