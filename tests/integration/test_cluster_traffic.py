@@ -47,6 +47,7 @@ def cluster(
         ledger_entries_max=200,
         retention_minutes=-1,
         retention_size_mb=-1,
+        open_ledger_grace_ms=1_000,
     ) as cluster:
         yield cluster
 
@@ -223,7 +224,7 @@ def test_a_bookie_that_is_added_takes_new_ledgers(cluster: LocalCluster) -> None
                 "the new bookie takes entries",
             )
         stream.check()
-    cluster.remove(added.name)
+    cluster.remove(added.name, tell=print)
     assert added.name not in [member.name for member in cluster.members]
 
 

@@ -1,0 +1,234 @@
+"""What a process of a cluster says where it cannot start: one line that names what to look at."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.cluster_processes import get, get_json, running_cluster, wait_for
+
+from magnetar.cluster.local import process
+from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.cluster.local.members import Role, command
+
+RUN_TIMEOUT_S = 30
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with running_cluster(tmp_path_factory.mktemp("cluster"), bookies=1, brokers=0) as cluster:
+        yield cluster
+
+
+def magnetar(*words: str, timeout_s: float = RUN_TIMEOUT_S) -> tuple[int, str]:
+    """Exit code and what was printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "magnetar.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.mark.parametrize("role", ["broker", "bookie", "autorecovery", "cluster"])
+def test_every_role_has_help(role: str) -> None:
+    code, text = magnetar(role, "--help")
+    assert code == 0
+    assert "--config" in text or "up" in text
+
+
+@pytest.mark.parametrize(
+    ("role", "flags", "named"),
+    [
+        ("broker", ("--ack-quorum", "3"), "ack_quorum 3"),
+        ("broker", ("--http-port", "70000"), "http_port is 70000 (--http-port): allowed: 0 to"),
+        ("bookie", ("--port", "0"), "bookie_id must be set"),
+    ],
+)
+def test_wrong_settings_end_with_2(role: str, flags: tuple[str, ...], named: str) -> None:
+    code, text = magnetar(role, *flags)
+    assert code == 2
+    assert named in text
+    assert "Traceback" not in text
+
+
+def test_listeners_that_make_no_sense_end_with_2(tmp_path: Path) -> None:
+    config = tmp_path / "broker.conf"
+    config.write_text("advertisedListeners=internal\n")
+    ports = ("--port", "0", "--http-port", "0")
+    code, text = magnetar("broker", "--config", str(config), *ports)
+    assert code == 2
+    assert "advertised_listeners" in text
+
+
+def test_bookkeepers_file_is_understood(tmp_path: Path, cluster: LocalCluster) -> None:
+    config = tmp_path / "bookkeeper.conf"
+    config.write_text(
+        f"bookieId=from-file\nbookiePort={free_port()}\nhttpServerPort={free_port()}\n"
+        f"journalDirectories={tmp_path / 'disk'}\nledgerDirectories={tmp_path / 'disk'}\n"
+        f"metadataServiceUri={cluster.metadata_url}\nclusterName=test\nnettyMaxFrameSizeBytes=1\n"
+    )
+    started = process.start(
+        [sys.executable, "-m", "magnetar.cli.main", "bookie", "--config", str(config)],
+        tmp_path / "log",
+        os.environ,
+    )
+    try:
+        wait_for(lambda: "bookie is ready" in (tmp_path / "log").read_text(), "ready")
+        assert (tmp_path / "disk" / "cluster.json").exists()
+        assert "nettyMaxFrameSizeBytes" in (tmp_path / "log").read_text()
+        process.send(started, signal.SIGTERM)
+        assert process.wait_end(started, RUN_TIMEOUT_S)
+    finally:
+        process.kill(started)
+
+
+def test_directories_that_differ_are_refused(tmp_path: Path) -> None:
+    config = tmp_path / "bookkeeper.conf"
+    config.write_text("journalDirectories=/a\nledgerDirectories=/b\n")
+    code, text = magnetar("bookie", "--config", str(config))
+    assert code == 2
+    assert "both set data_dir" in text
+
+
+def test_a_store_that_is_not_there_is_waited_for_and_then_named(tmp_path: Path) -> None:
+    config = tmp_path / "m.conf"
+    config.write_text("metadata_wait_s=3\n")
+    url = f"etcd:http://127.0.0.1:{free_port()}"
+    started = time.monotonic()
+    code, text = magnetar(
+        *("autorecovery", "--metadata-url", url, "--http-port", "0", "--config", str(config))
+    )
+    assert code == 1
+    assert time.monotonic() - started < RUN_TIMEOUT_S / 2
+    assert "waiting for the metadata store" in text
+    assert f"{url} (metadata_url) could not be reached" in text
+    assert "Traceback" not in text
+
+
+def test_a_process_that_waits_answers_probes_and_ends_at_once(tmp_path: Path) -> None:
+    port = free_port()
+    url = f"etcd:http://127.0.0.1:{free_port()}"
+    started = process.start(
+        [
+            *(sys.executable, "-m", "magnetar.cli.main", "broker", "--metadata-url", url),
+            *("--port", "0", "--http-port", str(port)),
+        ],
+        tmp_path / "log",
+        os.environ,
+    )
+    try:
+        base = f"http://127.0.0.1:{port}"
+        wait_for(lambda: _answers(base), "health is served")
+        assert get(base + "/readyz") == (503, "waiting for the metadata store\n")
+        assert get_json(base + "/status")["role"] == "broker"
+        process.send(started, signal.SIGTERM)
+        assert process.wait_end(started, 5)
+        assert "Traceback" not in (tmp_path / "log").read_text()
+    finally:
+        process.kill(started)
+
+
+def _answers(base: str) -> bool:
+    try:
+        return get(base + "/healthz")[0] == 200
+    except OSError:
+        return False
+
+
+def test_a_url_of_no_store_we_know_is_refused() -> None:
+    code, text = magnetar("broker", "--metadata-url", "zk:a:2181", "--port=0", "--http-port=0")
+    assert code == 1
+    assert "zk:a:2181" in text
+    assert "etcd:" in text
+
+
+def test_a_port_in_use_is_named_with_its_flag(cluster: LocalCluster) -> None:
+    (bookie,) = cluster.named(Role.BOOKIE)
+    taken = str(bookie.ports["port"])
+    code, text = magnetar("bookie", "--port", taken, "--http-port", "0")
+    assert code == 1
+    assert f"port {taken} on 127.0.0.1 is in use; choose another with --port" in text
+
+
+def test_another_clusters_name_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    code, text = magnetar(
+        *("bookie", "--metadata-url", cluster.metadata_url, "--cluster-name", "other"),
+        *("--bookie-id", "b", "--port", "0", "--http-port", "0", "--data-dir", str(tmp_path / "d")),
+    )
+    assert code == 1
+    assert "is of cluster 'test', and cluster_name is 'other'" in text
+
+
+def test_disks_of_another_bookie_or_cluster_are_refused(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    (bookie,) = cluster.named(Role.BOOKIE)
+    cluster.stop(bookie.name)
+    directory = cluster.directory / bookie.name
+    config = tmp_path / "m.conf"
+    ports = ("--port", "0", "--http-port", "0", "--cluster-name", "test")
+    words = command(bookie, cluster.members, cluster.directory, "test", tmp_path / "absent")
+    try:
+        other_name = [*words[3:], "--bookie-id", "somebody", *ports]
+        code, text = magnetar(*other_name)
+        assert code == 1
+        assert f"holds the data of bookie '{bookie.name}', not of 'somebody'" in text
+        config.write_text("metadata_root=/elsewhere\n")
+        code, text = magnetar(*words[3:], *ports, "--config", str(config))
+        assert code == 1
+        assert "holds the data of cluster 'test'" in text
+        assert "metadata_root" in text
+        assert directory.exists()
+    finally:
+        cluster.start(bookie.name)
+        cluster.wait_ready([bookie.name])
+
+
+def test_a_second_bookie_of_a_name_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    (bookie,) = cluster.named(Role.BOOKIE)
+    config = tmp_path / "m.conf"
+    config.write_text("session_timeout_ms=1000\n")
+    code, text = magnetar(
+        *("bookie", "--metadata-url", cluster.metadata_url, "--cluster-name", "test"),
+        *("--bookie-id", bookie.name, "--data-dir", str(tmp_path / "d"), "--config", str(config)),
+        *("--port", str(free_port()), "--http-port", "0"),
+    )
+    assert code == 1
+    assert f"another living bookie is called {bookie.name}" in text
+
+
+def test_autorecovery_runs_by_itself(cluster: LocalCluster) -> None:
+    added = cluster.add(Role.AUTORECOVERY)
+    cluster.wait_ready([added.name])
+    assert get(added.http_url + "/readyz") == (200, "ok\n")
+    assert get_json(added.http_url + "/status")["role"] == "autorecovery"
+    assert "auditor_NUM_UNDER_REPLICATED_LEDGERS 0" in get(added.http_url + "/metrics")[1]
+    cluster.remove(added.name)
+
+
+@pytest.mark.parametrize("module", ["broker_process", "autorecovery_process"])
+def test_who_has_no_disks_does_not_load_what_disks_need(module: str) -> None:
+    code = f"import sys, magnetar.cluster.{module}; sys.exit('rocksdict' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_bookie_does_not_load_what_only_brokers_need() -> None:
+    code = (
+        "import sys, magnetar.cli.bookie.serving, magnetar.cluster.bookie_process;"
+        "print([m for m in ('fastapi', 'pydantic', 'uvicorn', 'fastavro', 'httpx') "
+        "if m in sys.modules], [m for m in sys.modules if m.startswith('magnetar.broker.topic')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[] []\n", done.stdout + done.stderr
