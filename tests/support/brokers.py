@@ -16,23 +16,36 @@ from tests.support.raw_client import RawClient
 
 from magnetar.bookie.memory import MemoryBookie
 from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import Urls
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
-from magnetar.core.names import NamespaceName
+from magnetar.core.names import NamespaceName, parse_topic
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.metadata.leases import LocalLease
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.session import MetadataSession
-from magnetar.metadata.store import Lease, MetadataStore, Operation, Record, Watch, WatchEvent
+from magnetar.metadata.store import (
+    Lease,
+    MetadataStore,
+    MetadataUnavailable,
+    Operation,
+    Record,
+    Watch,
+    WatchEvent,
+)
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.commands import CommandType
 
 HOST = "127.0.0.1"
 TTL_S = 2.0
 NAMESPACE = NamespaceName("public", "default")
+TOPIC = "persistent://public/default/t"
 
 
 class StoppableClock:
@@ -60,6 +73,8 @@ class View:
         self.running = asyncio.Event()
         self.running.set()
         self.leases: list[ViewLease] = []
+        self.renewing = True
+        """Whether renewals get through."""
 
     async def get(self, key: str) -> Record | None:
         return await self.store.get(key)
@@ -124,10 +139,17 @@ class ViewLease:
 
     async def keep_alive(self) -> None:
         await self._view.running.wait()
+        if not self._view.renewing:
+            raise MetadataUnavailable("the store cannot be reached")
         await self._lease.keep_alive()
 
     async def revoke(self) -> None:
         await self._lease.revoke()
+
+    def keep(self, seconds: float) -> None:
+        """The store keeps it for so much longer."""
+        assert isinstance(self._lease, LocalLease)
+        self._lease.deadline += seconds
 
 
 class ViewWatch:
@@ -149,6 +171,19 @@ class ViewWatch:
         self._watch.close()
 
 
+class Rest:
+    """Hears of the session's state."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+
+    def suspended(self) -> None:
+        self.begun.set()
+
+    async def established(self, *, renewed: bool) -> None:
+        self.begun.clear()
+
+
 @dataclass
 class Node:
     """A broker."""
@@ -157,6 +192,7 @@ class Node:
     port: int
     view: View
     session: MetadataSession
+    rest: Rest
     alive: bool = True
 
     @property
@@ -184,8 +220,16 @@ class Node:
             news.clear()
             await news.wait()
 
+    async def suspended(self) -> None:
+        """Returns once it rests."""
+        await asyncio.wait_for(self.rest.begun.wait(), 10)
+
     def pause(self) -> None:
         self.view.running.clear()
+
+    def go_on(self) -> None:
+        """It has its turn again after a pause, and hears of what happened."""
+        self.view.running.set()
 
     async def expire(self) -> None:
         """Its lease runs out, as far as everybody else is concerned."""
@@ -199,7 +243,8 @@ class Node:
             service._server.close()
         for session in list(service.sessions):
             session.link.close()
-        self.session._suspend()
+        if self.session._watchdog is not None:
+            self.session._watchdog.cancel()
         await self.session._tasks.stop()
         await self.ownership.stop()
         await service.ledgers.abandon()
@@ -211,6 +256,13 @@ class Node:
             self.view.running.set()
             await self.service.stop()
             await self.service.ledgers.close()
+
+
+CONNECT, REDIRECT, FAILED = (
+    pb.CommandLookupTopicResponse.Connect,
+    pb.CommandLookupTopicResponse.Redirect,
+    pb.CommandLookupTopicResponse.Failed,
+)
 
 
 @dataclass
@@ -238,6 +290,8 @@ class Cluster:
         service = BrokerService(
             settings or BrokerSettings(shutdown_timeout_ms=5_000), view, factory, clock, session
         )
+        rest = Rest()
+        session.add_listener(rest)
         listener = socket.create_server((HOST, port))
         listener.setblocking(False)
         port = listener.getsockname()[1]
@@ -247,7 +301,7 @@ class Cluster:
             http_url=f"http://{HOST}:{port}",
             listeners=listeners,
         )
-        node = Node(service, port, view, session)
+        node = Node(service, port, view, session, rest)
         self.nodes.append(node)
         return node
 
@@ -279,3 +333,39 @@ async def running_cluster(
         for node in cluster.nodes:
             await node.stop()
         await cluster.store.close()
+
+
+async def ask(
+    client: RawClient, topic: str = TOPIC, *, authoritative: bool = False, listener: str = ""
+) -> pb.CommandLookupTopicResponse:
+    command = pb.CommandLookupTopic(topic=topic, authoritative=authoritative)
+    if listener:
+        command.advertised_listener_name = listener
+    answer: pb.CommandLookupTopicResponse = await client.request(CommandType.LOOKUP, command)
+    return answer
+
+
+async def find(cluster: Cluster, topic: str = TOPIC, *, by: Node | None = None) -> Node:
+    """Follows look-ups as a client does, to the broker that serves the topic."""
+    node = by or next(node for node in cluster.nodes if node.alive)
+    authoritative = False
+    for _ in range(20):
+        client = await node.client()
+        answer = await ask(client, topic, authoritative=authoritative)
+        await client.close()
+        assert answer.response != FAILED, answer.message
+        node = next(n for n in cluster.nodes if n.alive and n.url == answer.brokerServiceUrl)
+        if answer.response == CONNECT:
+            return node
+        authoritative = answer.authoritative
+    raise AssertionError("redirected round and round")
+
+
+def bundle_of(node: Node, topic: str = TOPIC) -> Bundle:
+    bundle = node.ownership.bundle_of(parse_topic(topic))
+    assert bundle is not None
+    return bundle
+
+
+def other(cluster: Cluster, node: Node) -> Node:
+    return next(one for one in cluster.nodes if one is not node and one.alive)

@@ -39,6 +39,7 @@ from magnetar.core.errors import (
 from magnetar.core.hashing import bundle_hash
 from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
+from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 
 Topic = PersistentTopic | NonPersistentTopic
@@ -191,6 +192,10 @@ class TopicRegistry:
                 ledger = await self._ledgers.open(ledger_name(name), create=is_new)
             except NotFound as error:
                 raise TopicNotFound(f"Topic {name} does not exist") from error
+            except ManagedLedgerFenced as error:
+                await self.ownership.doubt(name)
+                await self.ownership.require(name)
+                raise ServiceNotReady(f"Topic {name} is being moved, please retry") from error
             ledger.set_retention(*await self._retention(name.namespace))
             topic = PersistentTopic(name, ledger, self._context)
             await topic.recover_index()
@@ -278,7 +283,14 @@ class TopicRegistry:
 
     def _fenced(self, name: TopicName) -> None:
         """Another owner has its log: who is attached is sent away, and finds where to go."""
-        self._context.tasks.start(self.unload(name), f"unload {name}")
+        self._context.tasks.start(self._taken_over(name), f"unload {name}")
+
+    async def _taken_over(self, name: TopicName) -> None:
+        try:
+            await self.ownership.doubt(name)
+        except MagnetarError as error:
+            log.info("owner not known", topic=str(name), error=str(error))
+        await self.unload(name)
 
     async def _close(self, full: str, topic: Topic) -> None:
         if self._open.get(full) is not topic:

@@ -58,6 +58,17 @@ async def unguarded(_name: str) -> tuple[Check, ...]:
     return ()
 
 
+async def check_claim(context: "Context", name: str) -> None:
+    """Raises ManagedLedgerFenced where the store does not have this process's claim now.
+
+    Before ledgers are fenced: one that was paused must not get in the way of the new owner.
+    """
+    for check in await context.guard(name):
+        record = await context.store.get(check.key)
+        if record is None or record.revision != check.expected:
+            raise ManagedLedgerFenced(f"{name} is not owned here any more")
+
+
 @dataclass(frozen=True, slots=True)
 class Created:
     """A ledger, and the record that names it, written together.

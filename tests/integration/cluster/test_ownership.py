@@ -3,11 +3,22 @@
 import asyncio
 
 import pytest
-from tests.support.brokers import HOST, NAMESPACE, Cluster, Node, running_cluster
+from tests.support.brokers import (
+    CONNECT,
+    FAILED,
+    HOST,
+    NAMESPACE,
+    REDIRECT,
+    TOPIC,
+    ask,
+    bundle_of,
+    find,
+    other,
+    running_cluster,
+)
 from tests.support.late_store import LateStore
 from tests.support.raw_client import RawClient, Refused
 
-from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.records import Urls
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import ServerError
@@ -15,49 +26,7 @@ from magnetar.core.names import parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
-TOPIC = "persistent://public/default/t"
 NAME = parse_topic(TOPIC)
-CONNECT, REDIRECT, FAILED = (
-    pb.CommandLookupTopicResponse.Connect,
-    pb.CommandLookupTopicResponse.Redirect,
-    pb.CommandLookupTopicResponse.Failed,
-)
-
-
-async def ask(
-    client: RawClient, topic: str = TOPIC, *, authoritative: bool = False, listener: str = ""
-) -> pb.CommandLookupTopicResponse:
-    command = pb.CommandLookupTopic(topic=topic, authoritative=authoritative)
-    if listener:
-        command.advertised_listener_name = listener
-    answer: pb.CommandLookupTopicResponse = await client.request(CommandType.LOOKUP, command)
-    return answer
-
-
-async def find(cluster: Cluster, topic: str = TOPIC, *, by: Node | None = None) -> Node:
-    """Follows look-ups as a client does, to the broker that serves the topic."""
-    node = by or next(node for node in cluster.nodes if node.alive)
-    authoritative = False
-    for _ in range(20):
-        client = await node.client()
-        answer = await ask(client, topic, authoritative=authoritative)
-        await client.close()
-        assert answer.response != FAILED, answer.message
-        node = next(one for one in cluster.nodes if one.url == answer.brokerServiceUrl)
-        if answer.response == CONNECT:
-            return node
-        authoritative = answer.authoritative
-    raise AssertionError("redirected round and round")
-
-
-def bundle_of(node: Node, topic: str = TOPIC) -> Bundle:
-    bundle = node.ownership.bundle_of(parse_topic(topic))
-    assert bundle is not None
-    return bundle
-
-
-def other(cluster: Cluster, node: Node) -> Node:
-    return next(one for one in cluster.nodes if one is not node and one.alive)
 
 
 async def test_a_bundle_has_one_owner_whoever_is_asked() -> None:

@@ -30,6 +30,8 @@ class Ownership(Protocol):
 
     async def require(self, name: TopicName) -> None: ...
 
+    async def doubt(self, name: TopicName) -> None: ...
+
     async def require_owned(self, name: TopicName, *, authoritative: bool = False) -> None: ...
 
     async def locate(self, name: TopicName, *, authoritative: bool) -> Located: ...
@@ -62,6 +64,9 @@ class AlwaysOwned:
 
     async def require(self, name: TopicName) -> None:
         """Every topic is served here."""
+
+    async def doubt(self, name: TopicName) -> None:
+        """Nobody else can have it."""
 
     async def require_owned(self, name: TopicName, *, authoritative: bool = False) -> None:
         """Every topic is served here."""

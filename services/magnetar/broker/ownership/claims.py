@@ -163,6 +163,14 @@ class Claims:
             return None
         return self.get(bundle) or self._made(bundle, record)
 
+    async def stands(self, claim: Claim) -> bool:
+        """Whether the store has the claim, or it is being exchanged for others."""
+        record = await self._store.get(claim.key)
+        if record is not None:
+            self._seen(record)
+        moved = claim.state is ClaimState.SPLITTING or self._claims.get(claim.bundle) is not claim
+        return moved or (record is not None and record.revision == claim.revision)
+
     def _made(self, bundle: Bundle, record: Record) -> Claim | None:
         # The answer may come after the lease was lost, and the record with it.
         owner = decode_ownership(record.key, record.value)

@@ -36,6 +36,8 @@ from magnetar.metadata.store import MetadataStore
 
 LOOKUP_HOLD_S: Final = 8.0
 """Longer than a lease lasts, shorter than clients wait for an answer."""
+RESTING_HOLD_S: Final = 1.0
+"""While this broker's own lease is in doubt: others may do better."""
 LOOK_AGAIN_S: Final = 0.5
 """How long a search that is held waits for news before it looks again by itself."""
 
@@ -90,8 +92,6 @@ class Lookups:
         bundle = await self._known.rings.bundle_of(name)
         if self._known.has(bundle):
             return HERE
-        if not self._known.serving:
-            raise ServiceNotReady("The broker has lost touch with the metadata store, please retry")
         key = (bundle, authoritative)
         search = self._searches.get(key)
         if search is None:
@@ -131,7 +131,8 @@ class Lookups:
 
     async def _search(self, bundle: Bundle, authoritative: bool) -> Located:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + LOOKUP_HOLD_S
+        started = loop.time()
+        deadline = started + LOOKUP_HOLD_S
         news = self._news[bundle, authoritative] = asyncio.Event()
         try:
             while True:
@@ -143,6 +144,10 @@ class Lookups:
                     located = None
                 if located is not None:
                     return located
+                if not self._known.serving and loop.time() - started >= RESTING_HOLD_S:
+                    raise ServiceNotReady(
+                        "The broker has lost touch with the metadata store, please retry"
+                    )
                 left = deadline - loop.time()
                 if left <= 0:
                     return self._last_resort(bundle)
@@ -166,7 +171,7 @@ class Lookups:
         """Where the bundle is; None while that cannot be said."""
         known = self._known
         if not known.serving:
-            raise ServiceNotReady("The broker has lost touch with the metadata store, please retry")
+            return None
         if known.has(bundle):
             return HERE
         claim = known.claims.get(bundle)

@@ -202,6 +202,15 @@ class ClusterOwnership:
                 return
         raise not_served(name, self.brokers.own.broker_id)
 
+    async def doubt(self, name: TopicName) -> None:
+        """Another owner of the topic was noticed: asks the store whose it is."""
+        bundle = await self.rings.bundle_of(name)
+        claim = self.claims.get(bundle)
+        if claim is not None and not await self.claims.stands(claim):
+            if self.claims.drop(bundle) is not None:
+                self._give_up(bundle, "the claim has gone")
+            self._lookups.bundle_changed(bundle)
+
     async def require_owned(self, name: TopicName, *, authoritative: bool = False) -> None:
         """As `require`, for REST: a topic that nobody owns is claimed here or elsewhere.
 
