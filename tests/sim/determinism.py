@@ -12,21 +12,22 @@ import random
 import uuid
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from random import Random
+from typing import Any
 
-_KERNEL_SEEDED: Final = random.Random
 _unseeded = itertools.count()
 _base = 0
 
 
-class SeededRandom(_KERNEL_SEEDED):
+class SeededRandom(Random):
     """Where no seed is given, the next one of the run."""
 
     def __init__(self, x: Any = None) -> None:
         super().__init__(_base * 1_000_003 + next(_unseeded) if x is None else x)
 
-    def __new__(cls, x: Any = None) -> "SeededRandom":  # noqa: ARG004  # as the class it replaces
-        return super().__new__(cls, 0)
+    def __new__(cls, *_: Any) -> "SeededRandom":
+        made: SeededRandom = Random.__new__(cls)
+        return made
 
 
 def install() -> None:
@@ -39,7 +40,7 @@ def begin(seed: int) -> None:
     global _base, _unseeded
     _base, _unseeded = seed, itertools.count()
     random.seed(seed)
-    bits = _KERNEL_SEEDED(seed ^ 0x1D)
+    bits = Random(seed ^ 0x1D)
     uuid.uuid4 = lambda: uuid.UUID(int=bits.getrandbits(128), version=4)
 
 

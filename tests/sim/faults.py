@@ -69,9 +69,10 @@ def _stop(bookies: bool) -> Play:
         node = _one_of(world.bookies if bookies else world.brokers, rng)
         if node is None or node.stop is None or node.process is None:
             return
-        life = node.process
+        life, ending = node.process, node.stop
+        node.stop = None
         world.tell(f"{node.name} is stopped in order, for {fault.for_s:.2f} s")
-        stopping = life.start(node.stop(), "stop")
+        stopping = life.start(ending(), "stop")
         await asyncio.wait([stopping], timeout=STOP_S_MAX)
         if node.process is not life:
             return

@@ -243,7 +243,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is dropped when it comes up."""
 
-    def create_task(
+    def create_task(  # type: ignore[override]
         self,
         coro: Any,
         *,
@@ -260,7 +260,7 @@ class SimLoop(asyncio.BaseEventLoop):
             process.tasks = [one for one in tasks if not one.done() or _unread(one)]
         return task
 
-    def run_in_executor(
+    def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = self.create_future()
@@ -274,14 +274,15 @@ class SimLoop(asyncio.BaseEventLoop):
         process = self.current or PROCESS.get(self.world)
         self.failures.append((process, str(context.get("message")), context.get("exception")))
 
-    async def create_connection(  # type: ignore[override]  # what the simulated network knows
+    async def create_connection(
         self,
         protocol_factory: Callable[[], Any],
         host: str | None = None,
         port: int | None = None,
         **_options: Any,
     ) -> tuple[Any, Any]:
-        return await self.network.connect(protocol_factory, host, port)
+        connected: tuple[Any, Any] = await self.network.connect(protocol_factory, host, port)
+        return connected
 
     async def create_server(  # type: ignore[override]
         self,

@@ -65,8 +65,8 @@ async def _read(wire: Wire, topic: str, subscription: str, until: Position) -> l
     command = pb.CommandSubscribe(
         topic=topic,
         subscription=subscription,
-        subType=0,
-        consumer_id=reader.number,  # type: ignore[arg-type]
+        subType=pb.CommandSubscribe.Exclusive,
+        consumer_id=reader.number,
     )
     await wire.request(CommandType.SUBSCRIBE, command)
     flow = pb.CommandFlow(consumer_id=reader.number, messagePermits=PERMITS)

@@ -52,7 +52,7 @@ class Watching(logging.Handler):
         text = f"{process.name:<12} {record.levelname.lower():<7} {record.name} {event} {pairs}"
         if unexpected:
             assert record.exc_info is not None
-            trace = logging.Formatter().formatException(record.exc_info)  # type: ignore[arg-type]
+            trace = logging.Formatter().formatException(record.exc_info)
             self.errors.append(f"{self.loop.now:.4f} {text}\n{trace}")
         if self.trace:
             print(f"{self.loop.now:9.4f} {text}")

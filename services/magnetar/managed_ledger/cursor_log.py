@@ -22,6 +22,7 @@ from pyroaring import BitMap
 from magnetar.bookie.api import BookieError
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.ids import Position
+from magnetar.core.log import get_logger
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.ack_state import AckState
@@ -35,7 +36,7 @@ from magnetar.managed_ledger.cursor_codec_v1 import (
     encode_snapshot,
 )
 from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
-from magnetar.managed_ledger.guarded import create_guarded, write_guarded
+from magnetar.managed_ledger.guarded import check_claim, create_guarded, write_guarded
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, encode
 from magnetar.metadata.store import BadRevision, Put
 
@@ -52,6 +53,8 @@ LOAD_BYTES: Final = 4 << 20
 WRITE_TIMEOUT_S: Final = 30.0
 
 OnWritten = Callable[[MagnetarError | None], None]
+
+log = get_logger("magnetar.managed_ledger.cursor")
 
 
 class StoredState(msgspec.Struct):
@@ -213,8 +216,12 @@ class CursorLog:
     async def delete_retired(self) -> None:
         """Deletes ledgers that belong to nobody; the next write of the record leaves them out."""
         retired = self.record.deleting
-        for ledger_id in retired:
-            await self._context.ledgers.delete(ledger_id)
+        try:
+            for ledger_id in retired:
+                await self._context.ledgers.delete(ledger_id)
+        except MagnetarError as error:
+            log.info("ledgers not deleted now", cursor=self.key, error=str(error))
+            return  # they stay in the record, for the next roll or the next who opens it
         left = tuple(i for i in self.record.deleting if i not in retired)
         self.record = msgspec.structs.replace(self.record, deleting=left)
 
@@ -281,6 +288,7 @@ class CursorLog:
         """The state as of the last write; fences whoever wrote it. Raises CursorCorrupt."""
         if self.record.ledger_id == NO_LEDGER:
             return StoredState(self.record.mark_delete, {}, {})
+        await check_claim(self._context, self._name)
         try:
             reader = await self._context.ledgers.open(self.record.ledger_id, recover=True)
         except BookieError as error:

@@ -19,7 +19,9 @@ from typing import TypeVar
 
 import msgspec
 
+from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
+from magnetar.core.log import get_logger
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
@@ -37,6 +39,8 @@ from magnetar.metadata.store import BadRevision, Delete, Operation, Put
 T = TypeVar("T")
 
 OnFenced = Callable[[ManagedLedgerFenced], None]
+
+log = get_logger("magnetar.managed_ledger")
 
 
 class LedgerList:
@@ -166,6 +170,9 @@ class LedgerList:
                     await self._context.ledgers.delete(ledger_id)
                 left = tuple(i for i in self._record.deleting if i not in retired)
                 self._record = msgspec.structs.replace(self._record, deleting=left)
+        except MagnetarError as error:
+            # They stay in the record: the next trim, or the next who opens it, deletes them.
+            log.info("ledgers not deleted now", managed_ledger=self.name, error=str(error))
         finally:
             self._deleting = False
 

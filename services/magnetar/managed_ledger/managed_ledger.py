@@ -2,8 +2,7 @@
 
 Parts: `LedgerIndex` (which entries there are), `Appender` (the writing end), `LedgerList` (the
 metadata record and the deletion of ledgers), the cursors, and the process-wide `EntryCache`.
-Opening an idle one writes nothing: the first append creates a ledger. Everything here belongs to
-the event loop's thread.
+Opening an idle one writes nothing: the first append creates a ledger. All of it is the loop's.
 
 Invariants: positions only grow, also over restarts; what was confirmed is readable until every
 durable cursor has passed it and retention lets it go; one owner writes, and a second one's first
@@ -27,6 +26,7 @@ from magnetar.managed_ledger.errors import CursorClosed
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.record import CursorRecord, cursor_key, encode
+from magnetar.managed_ledger.restoring import restore_again
 from magnetar.managed_ledger.settings import Retention
 from magnetar.managed_ledger.stats import ManagedLedgerStats, managed_ledger_stats
 from magnetar.managed_ledger.trimming import consumed, trimmable
@@ -247,8 +247,7 @@ class ManagedLedger:
     ) -> Cursor:
         """The durable cursor of this name. One that is new reads `initial` first.
 
-        `initial` is a position, or "earliest" or "latest". Raises CursorCorrupt where its stored
-        state cannot be read, Conflict where a non-durable cursor has the name.
+        `initial` is a position, "earliest" or "latest". Raises CursorCorrupt and Conflict.
         """
         self._check_open()
         return await self._context.tasks.finish(
@@ -258,13 +257,13 @@ class ManagedLedger:
     async def _open_cursor(
         self, name: str, initial: Position | str, properties: dict[str, str]
     ) -> Cursor:
+        if name in self.broken_cursors:
+            return await restore_again(self, name, self._index, self._context)
         async with self._list.locked():
             if (existing := self._cursors.get(name)) is not None:
                 if not existing.durable:
                     raise Conflict(f"{name} is a non-durable cursor of {self.name}")
                 return existing
-            if name in self.broken_cursors:
-                raise self.broken_cursors[name][1]
             self._check_open()
             now_ms = self._context.clock.now_ms()
             record = CursorRecord(
@@ -348,6 +347,7 @@ class ManagedLedger:
     async def trim(self) -> None:
         """Deletes the closed ledgers that no durable cursor needs and retention lets go."""
         if self._appender.state in (AppenderState.OPEN, AppenderState.TERMINATED):
+            self._list.delete_retired_soon()
             await self._remove(self._trimmable)
 
     async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:
@@ -366,6 +366,8 @@ class ManagedLedger:
     async def _trim_now(self) -> None:
         try:
             await self.trim()
+        except MagnetarError as error:
+            log.info("not trimmed now", managed_ledger=self.name, error=str(error))
         finally:
             self._trimming = False
 

@@ -1,10 +1,8 @@
 """Opens a managed ledger, and deletes one.
 
 Opening reads the record, ends the newest ledger if its last owner did not (which fences that owner)
-and reads the cursors back. Nothing is written unless there was something to end or to finish, so
-opening idle topics is cheap. A cursor that cannot be read back does not keep the topic from being
-opened: it stands in `broken_cursors`, holds its data back as of its record, and opening it raises
-what is wrong with it, until it is deleted.
+and reads the cursors back (`restoring`). Nothing is written unless there was something to end or to
+finish, so opening idle topics is cheap.
 
 Deleting marks the record first; whoever finds the mark finishes the deletion.
 """
@@ -17,13 +15,9 @@ from typing import Final
 import msgspec
 
 from magnetar.core.errors import MetadataError, NotFound
-from magnetar.core.ids import Position
-from magnetar.core.log import get_logger
 from magnetar.managed_ledger.context import Context
-from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.cursor_log import CursorLog
-from magnetar.managed_ledger.errors import CursorCorrupt
-from magnetar.managed_ledger.guarded import write_guarded
+from magnetar.managed_ledger.guarded import check_claim, write_guarded
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -37,12 +31,11 @@ from magnetar.managed_ledger.record import (
     encode,
     managed_ledger_key,
 )
+from magnetar.managed_ledger.restoring import restore_cursor
 from magnetar.metadata.store import ABSENT, BadRevision, Delete, Put, Record
 
 CURSORS_LOADED_AT_ONCE_MAX: Final = 32
 ATTEMPTS_MAX: Final = 8
-
-log = get_logger("magnetar.managed_ledger")
 
 
 async def open_managed_ledger(
@@ -109,6 +102,7 @@ async def _load_ledgers(
                 f"{managed_ledger_key(ledger_list.name)}: ledger {item.ledger_id} is unfinished, "
                 "but not the last"
             )
+        await check_claim(context, ledger_list.name)
         reader = await context.ledgers.open(item.ledger_id, recover=True)
         info = LedgerInfo(
             item.ledger_id,
@@ -125,31 +119,10 @@ async def _load_ledgers(
 async def _load_cursor(
     managed_ledger: ManagedLedger, index: LedgerIndex, stored: Record, context: Context
 ) -> None:
-    name = cursor_name(stored.key)
     record = decode_cursor(stored.key, stored.value)
+    name = cursor_name(stored.key)
     cursor_log = CursorLog(context, managed_ledger.name, name, record, stored.revision)
-    try:
-        state = await cursor_log.load()
-    except CursorCorrupt as error:
-        log.error("cursor cannot be read", error=str(error))
-        managed_ledger.broken_cursors[name] = (cursor_log, error)
-        return
-    mark = state.mark_delete
-    if mark > index.last_confirmed:
-        # Only confirmed entries can be acked: the log itself must have lost some.
-        log.error(
-            "cursor is beyond the log",
-            cursor=stored.key,
-            mark_delete=str(mark),
-            last_confirmed=str(index.last_confirmed),
-        )
-        mark = index.last_confirmed
-    cursor = Cursor(name, managed_ledger, index, Position(*mark), context, cursor_log)
-    cursor.restore(state.holes, state.batches)
-    cursor.skip_acked()
-    managed_ledger.adopt(cursor)
-    if record.deleting:
-        context.tasks.start(cursor_log.delete_retired(), f"retire {stored.key}")
+    await restore_cursor(managed_ledger, index, cursor_log, context)
 
 
 async def delete_managed_ledger(name: str, context: Context) -> None:

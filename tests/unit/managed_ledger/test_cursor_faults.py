@@ -122,6 +122,9 @@ async def test_what_the_bookie_cannot_read_is_corrupt_not_empty(
     ledger = await stage.factory().open(NAME)
     with pytest.raises(CursorCorrupt, match=r"sub: entry 0 of cursor ledger \d+: CRC"):
         await ledger.open_cursor("sub")
+    monkeypatch.undo()  # the bookie is well again
+    assert (await ledger.open_cursor("sub")).is_acked(ledger_id, 4)
+    assert not ledger.broken_cursors
 
 
 async def test_a_snapshot_without_its_last_part_does_not_count(
