@@ -36,6 +36,7 @@ from magnetar.bookie.net.protocol_v1 import (
     FrameError,
 )
 from magnetar.bookie.packed import forget, packed
+from magnetar.wire import receive_buffer
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 ENTRY_ID = st.integers(0, 1 << 62)
@@ -332,3 +333,19 @@ def test_a_group_is_packed_once_for_all_copies() -> None:
     entries[0] = b"other"
     assert packed(entries).crc != group.crc
     forget()
+
+
+def test_the_buffer_of_a_large_frame_serves_the_next_one_too() -> None:
+    entries = [bytes([n]) * 1000 for n in range(250)] * 4
+    encoded = b"".join(protocol.encode_entries(0, 1, range(1000), entries))
+    receive_buffer._spare_large.clear()
+    kept: list[bytearray] = []
+    for _ in range(3):
+        decoder = FrameDecoder()
+        (found,) = feed(decoder, encoded)
+        assert isinstance(found, Entries)
+        assert found.entries == entries
+        assert decoder.held_bytes == 0
+        kept += receive_buffer._spare_large
+    assert len(kept) == 3
+    assert all(buffer is kept[0] for buffer in kept)
