@@ -11,6 +11,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import urlsplit
 
 from magnetar import __version__
 from magnetar.broker.entry_stamp import EntryStamp
@@ -151,7 +152,7 @@ class BrokerService:
         self.only_broker = only_broker
         # Generated producer names must never come again, so each start has a number of its own.
         self._start_number = await self._count_start()
-        host, port = address or listener.getsockname()[:2]
+        host, port = address or _address_of(service_url, listener)
         self.record = BrokerRecord(
             broker_id=http_url.partition("://")[2],
             start=self._start_number,
@@ -328,6 +329,12 @@ class BrokerService:
                 log.warning("unused topic not deleted", topic=topic.full_name, error=str(error))
             else:
                 log.info("unused topic deleted", topic=topic.full_name)
+
+
+def _address_of(service_url: str, listener: socket.socket) -> tuple[str, int]:
+    """Where other brokers reach the socket, unless they are told: at the host that clients use."""
+    host, port = listener.getsockname()[:2]
+    return (urlsplit(service_url).hostname or host), port
 
 
 def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:

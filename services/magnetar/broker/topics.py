@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.ownership.always import AlwaysOwned, Ownership
+from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.ownership import Inside
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.ownership.splitting import TopicLoad
@@ -36,7 +37,6 @@ from magnetar.core.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
-from magnetar.core.hashing import bundle_hash
 from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
@@ -375,18 +375,18 @@ class TopicRegistry:
     def abandon(self, inside: Inside) -> None:
         """Those inside are given up at once: nothing is written, clients look them up again."""
         for full, topic in [*self._open.items(), *self._drained.items()]:
-            if inside(topic.name):
+            if inside(topic):
                 self._open.pop(full, None)
                 self._drained.pop(full, None)
                 topic.abandon()
 
-    async def drain(self, inside: Inside) -> None:
-        """Those inside are closed, all that is known durable; clients are not told yet."""
+    async def drain(self, bundle: Bundle) -> None:
+        """Those of the bundle are closed, all known is durable; clients are not told yet."""
         while opening := [
-            opening.topic for full, opening in self._opening.items() if inside(parse_topic(full))
+            opening.topic for full, opening in self._opening.items() if parse_topic(full) in bundle
         ]:
             await asyncio.wait(opening)
-        topics = [(full, topic) for full, topic in self._open.items() if inside(topic.name)]
+        topics = [(full, topic) for full, topic in self._open.items() if bundle.holds(topic)]
         for start in range(0, len(topics), CLOSED_AT_ONCE_MAX):
             await asyncio.gather(
                 *(
@@ -413,13 +413,13 @@ class TopicRegistry:
     def dismiss(self, inside: Inside, destination: BrokerRecord | None) -> None:
         """Clients of those that were drained are told, with the new owner where it is known."""
         for full, topic in list(self._drained.items()):
-            if inside(topic.name):
+            if inside(topic):
                 del self._drained[full]
                 topic.dismiss(destination)
 
     def loads(self, inside: Inside) -> list[TopicLoad]:
         """The topics inside, with what they move."""
-        return [topic_load(topic) for topic in self._open.values() if inside(topic.name)]
+        return [topic_load(topic) for topic in self._open.values() if inside(topic)]
 
 
 def topic_load(topic: Topic) -> TopicLoad:
@@ -429,4 +429,4 @@ def topic_load(topic: Topic) -> TopicLoad:
         for consumer in subscription.consumers:
             messages += consumer.rates.out
             size_bytes += consumer.rates.throughput
-    return TopicLoad(bundle_hash(topic.full_name), messages, size_bytes)
+    return TopicLoad(topic.place, messages, size_bytes)

@@ -80,9 +80,9 @@ class AlwaysOwned:
         if destination is not None:
             raise PreconditionFailed(f"{destination} is no other broker that takes bundles")
         try:
-            await self._topics.drain(bundle.__contains__)
+            await self._topics.drain(bundle)
         finally:
-            self._topics.dismiss(bundle.__contains__, None)
+            self._topics.dismiss(bundle.holds, None)
         return None
 
     async def split(
@@ -93,7 +93,7 @@ class AlwaysOwned:
     ) -> list[Bundle]:
         """Changes the policies; no topic notices."""
         bundle = await self._known(bundle)
-        loads = self._topics.loads(bundle.__contains__)
+        loads = self._topics.loads(bundle.holds)
         cuts = split_positions(bundle, algorithm, loads, positions)
         if not cuts:
             raise PreconditionFailed(f"{bundle} cannot be split by {algorithm}")

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from magnetar.broker.namespace_policies import BUNDLES_DEFAULT, BUNDLES_MAX, bundle_boundaries
 from magnetar.core.errors import PreconditionFailed
@@ -21,6 +21,13 @@ from magnetar.core.names import NamespaceName, TopicName
 RING_END: Final = 0xFFFFFFFF
 
 _RANGE: Final = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
+
+
+class Placed(Protocol):
+    """A topic that knows its place on the ring."""
+
+    name: TopicName
+    place: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,6 +48,10 @@ class Bundle:
 
     def __contains__(self, topic: TopicName) -> bool:
         return topic.namespace == self.namespace and self.covers(bundle_hash(str(topic)))
+
+    def holds(self, topic: Placed) -> bool:
+        """Whether an open topic is in the bundle; quick, for there may be very many."""
+        return self.covers(topic.place) and topic.name.namespace == self.namespace
 
     def covers(self, place: int) -> bool:
         """Whether this place of the ring is in the bundle."""

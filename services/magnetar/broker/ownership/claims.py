@@ -146,7 +146,7 @@ class Claims:
             return await self.confirm(bundle)
         except LeaseLost:
             return None
-        return self._made(bundle, Record(key, value, revision))
+        return self.adopt(bundle, Record(key, value, revision))
 
     async def confirm(self, bundle: Bundle) -> Claim | None:
         """The claim that the store has for this broker, if it is of its lease now."""
@@ -161,7 +161,7 @@ class Claims:
             # Under a lease that is lost, or will be: it must not stand in our own way.
             await self._delete(record.key, record.revision)
             return None
-        return self.get(bundle) or self._made(bundle, record)
+        return self.get(bundle) or self.adopt(bundle, record)
 
     async def stands(self, claim: Claim) -> bool:
         """Whether the store has the claim, or it is being exchanged for others."""
@@ -171,7 +171,11 @@ class Claims:
         moved = claim.state is ClaimState.SPLITTING or self._claims.get(claim.bundle) is not claim
         return moved or (record is not None and record.revision == claim.revision)
 
-    def _made(self, bundle: Bundle, record: Record) -> Claim | None:
+    def adopt(self, bundle: Bundle, record: Record) -> Claim | None:
+        """The claim that a record of the store is, where it is this broker's and still stands."""
+        known = self._claims.get(bundle)
+        if known is not None and known.revision == record.revision:
+            return known
         # The answer may come after the lease was lost, and the record with it.
         owner = decode_ownership(record.key, record.value)
         if not self.is_own(owner) or not self._session.valid or not self._seen(record):
@@ -277,7 +281,8 @@ class Claims:
         parts = parts_of(claim.bundle, positions)
         value = encode(OwnershipRecord.of(self._own()))
         for part in parts:
-            self._claims[part] = Claim(part, revision, self._now_ms())
+            if part not in self._claims:  # the watch may have been faster
+                self._claims[part] = Claim(part, revision, self._now_ms())
             self._seen(Record(ownership_key(part), value, revision))
         self._rings.seen(policies)
         self.drop(claim.bundle)

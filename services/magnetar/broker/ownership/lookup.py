@@ -38,6 +38,9 @@ LOOKUP_HOLD_S: Final = 8.0
 """Longer than a lease lasts, shorter than clients wait for an answer."""
 RESTING_HOLD_S: Final = 1.0
 """While this broker's own lease is in doubt: others may do better."""
+BELIEVED_S: Final = 60.0
+"""How long a broker is named unseen that kept its lease while it could not be reached."""
+ENDED_KEPT_MAX: Final = 1_024
 LOOK_AGAIN_S: Final = 0.5
 """How long a search that is held waits for news before it looks again by itself."""
 
@@ -84,6 +87,10 @@ class Lookups:
         self._store = store
         self._tasks = tasks
         self._prober = Prober(tasks)
+        self._ended: dict[tuple[str, int], int] = {}
+        """Leases that were ended here, by the broker's id and start."""
+        self._believed: dict[str, tuple[int, float]] = {}
+        """Lease and time up to which brokers count as there that cannot be reached, by id."""
         self._searches: dict[tuple[Bundle, bool], asyncio.Task[Located]] = {}
         self._news: dict[tuple[Bundle, bool], asyncio.Event] = {}
 
@@ -160,11 +167,18 @@ class Lookups:
             del self._news[bundle, authoritative]
 
     def _last_resort(self, bundle: Bundle) -> Located:
-        """Its owner cannot be reached from here, but keeps its lease: clients may reach it."""
+        """Its owner cannot be reached from here, but keeps its lease: clients may reach it.
+
+        It is believed for a while from now on, lest every look-up waits as long.
+        """
         owner = self._known.owner_of(bundle)
         broker = None if owner is None else self._registered(owner)
         if broker is None or broker.broker_id == self._known.brokers.own.broker_id:
             raise ServiceNotReady(f"Bundle {bundle} has no owner yet, please retry")
+        self._believed[broker.broker_id] = (
+            broker.lease_id,
+            asyncio.get_running_loop().time() + BELIEVED_S,
+        )
         return Located(broker)
 
     async def _try(self, bundle: Bundle, authoritative: bool) -> Located | None:
@@ -209,12 +223,24 @@ class Lookups:
         return HERE if await known.claims.take(bundle) and known.has(bundle) else None
 
     async def _is_there(self, broker: BrokerRecord) -> bool:
-        """Whether a broker answers; of one that is dead the lease is ended."""
+        """Whether a broker answers, or is to be believed; of one that is dead the lease is ended.
+
+        One that got itself another lease afterwards was not dead: others cannot reach it at the
+        address that it gives, and its lease is all that says whether it lives.
+        """
+        ended = self._ended.get((broker.broker_id, broker.start), broker.lease_id)
+        lease_id, until = self._believed.get(broker.broker_id, (0, 0.0))
+        believed = lease_id == broker.lease_id and asyncio.get_running_loop().time() < until
+        if ended != broker.lease_id or believed:
+            return True
         presence = await self._prober.look(broker)
         if presence is Presence.REFUSED:
             key = broker_key(broker.broker_id)
             record = await self._store.get(key)
             if record is not None and decode_broker(key, record.value).lease_id == broker.lease_id:
                 log.warning("broker is dead: its lease is ended", broker=broker.broker_id)
+                if len(self._ended) >= ENDED_KEPT_MAX:
+                    self._ended.clear()
+                self._ended[broker.broker_id, broker.start] = broker.lease_id
                 await self._store.revoke_lease(broker.lease_id)
         return presence is Presence.ALIVE

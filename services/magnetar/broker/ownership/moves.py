@@ -78,7 +78,7 @@ class Moves:
     async def split(self, bundle: Bundle, algorithm: str, positions: Sequence[int]) -> list[Bundle]:
         """The parts. Raises PreconditionFailed where there is nothing to be gained by it."""
         claim = self._held(bundle)
-        loads = self._topics.loads(bundle.__contains__)
+        loads = self._topics.loads(bundle.holds)
         cuts = split_positions(bundle, algorithm, loads, positions)
         if not cuts:
             raise PreconditionFailed(f"{bundle} cannot be split by {algorithm}")
@@ -102,12 +102,12 @@ class Moves:
 
     async def _move(self, claim: Claim, destination: BrokerRecord | None) -> str | None:
         claim.state = ClaimState.LEAVING
-        inside = claim.bundle.__contains__
+        inside = claim.bundle.holds
         owner: BrokerRecord | None = None
         try:
             try:
                 async with asyncio.timeout(UNLOAD_TIMEOUT_S):
-                    await self._topics.drain(inside)
+                    await self._topics.drain(claim.bundle)
             except TimeoutError:
                 log.warning("topics did not close in time", bundle=str(claim.bundle))
                 self._topics.abandon(inside)

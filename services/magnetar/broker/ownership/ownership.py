@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from magnetar.broker.ownership.brokers import BrokerRegistry
-from magnetar.broker.ownership.bundles import Bundle
+from magnetar.broker.ownership.bundles import Bundle, Placed
 from magnetar.broker.ownership.claims import Claim, Claims, ClaimState
 from magnetar.broker.ownership.located import Located, NotOwned, not_served
 from magnetar.broker.ownership.lookup import Lookups
@@ -60,7 +60,7 @@ def fewest_bundles(
     )
 
 
-Inside = Callable[[TopicName], bool]
+Inside = Callable[[Placed], bool]
 
 
 class ServedTopics(Protocol):
@@ -75,8 +75,8 @@ class ServedTopics(Protocol):
     def abandon(self, inside: Inside) -> None:
         """Those inside are given up at once: nothing is written, clients look them up again."""
 
-    async def drain(self, inside: Inside) -> None:
-        """Those inside are closed, all that is known durable; clients are not told yet."""
+    async def drain(self, bundle: Bundle) -> None:
+        """Those of the bundle are closed, all known is durable; clients are not told yet."""
 
     def dismiss(self, inside: Inside, destination: BrokerRecord | None) -> None:
         """Clients of those that were drained are told, with the new owner where it is known."""
@@ -260,8 +260,9 @@ class ClusterOwnership:
 
     async def established(self, *, renewed: bool) -> None:
         if renewed:
-            for bundle in self.claims.drop_all():
-                self._give_up(bundle, "the lease was lost")
+            if lost := self.claims.drop_all():
+                log.warning("bundles given up", bundles=len(lost), why="the lease was lost")
+            self._topics.abandon(lambda _: True)
         self._established = True
         self._topics.resume()
         self._lookups.wake_all()
@@ -282,7 +283,10 @@ class ClusterOwnership:
             self._owners[bundle] = owner
             self._counts[owner.broker_id] += 1
         claim = self.claims.get(bundle)
-        if claim is not None and claim.state is ClaimState.HELD:
+        if claim is None and record is not None and owner is not None and self.claims.is_own(owner):
+            # Handed over to this broker, or the news of a claim came before its answer.
+            self.claims.adopt(bundle, record)
+        elif claim is not None and claim.state is ClaimState.HELD:
             gone = record is None or (record.revision > claim.revision)
             if gone and self.claims.drop(bundle) is not None:
                 self._give_up(bundle, "the claim has gone")
@@ -299,7 +303,7 @@ class ClusterOwnership:
 
     def _give_up(self, bundle: Bundle, why: str) -> None:
         log.warning("bundle given up", bundle=str(bundle), why=why)
-        self._topics.abandon(bundle.__contains__)
+        self._topics.abandon(bundle.holds)
 
 
 def _bundle(bundle: Bundle | str) -> Bundle:

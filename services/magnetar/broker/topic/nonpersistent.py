@@ -23,6 +23,7 @@ from magnetar.core.errors import (
     ServiceNotReady,
     SubscriptionNotFound,
 )
+from magnetar.core.hashing import bundle_hash
 from magnetar.core.names import TopicName
 
 NO_POSITION: Final = -1
@@ -42,6 +43,7 @@ class NonPersistentTopic:
         "full_name",
         "last_active_ms",
         "name",
+        "place",
         "producers",
         "subscriptions",
     )
@@ -49,6 +51,7 @@ class NonPersistentTopic:
     def __init__(self, name: TopicName, context: TopicContext) -> None:
         self.name = name
         self.full_name = str(name)
+        self.place = bundle_hash(self.full_name)
         self.counters = TopicCounters()
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.producers = ProducerRegistry(self.full_name, None, _forget_epoch, context.tasks)

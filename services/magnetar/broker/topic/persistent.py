@@ -33,6 +33,7 @@ from magnetar.core.errors import (
     SubscriptionNotFound,
     TopicTerminated,
 )
+from magnetar.core.hashing import bundle_hash
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
@@ -58,6 +59,7 @@ class PersistentTopic:
         "last_active_ms",
         "managed_ledger",
         "name",
+        "place",
         "producers",
         "subscriptions",
     )
@@ -67,6 +69,7 @@ class PersistentTopic:
     ) -> None:
         self.name = name
         self.full_name = str(name)
+        self.place = bundle_hash(self.full_name)
         self.managed_ledger = managed_ledger
         self.counters = TopicCounters()
         self.subscriptions: dict[str, PersistentSubscription] = {}
