@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from magnetar import __version__
 from magnetar.admin.metrics.bookie_series import bookie_families
 from magnetar.bookie.api import BookieIdentity
+from magnetar.bookie.malloc import release_freed_memory
 from magnetar.bookie.service import BookieService, BookieServiceSettings
 from magnetar.cluster.bookie_settings import BookieProcessSettings
 from magnetar.cluster.identity import hold_to_cluster
@@ -127,6 +128,7 @@ async def start(settings: BookieProcessSettings) -> BookieProcess:
         await member.session.start()
         if parts.recovery is not None:
             await parts.recovery.start()
+        release_freed_memory()
         parts.readiness.open(parts.registered_reason, lambda: session_reason(member.session))
         host = settings.advertised_host or settings.host
         return BookieProcess(
