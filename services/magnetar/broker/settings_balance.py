@@ -97,7 +97,7 @@ class BalancedBrokerSettings(BrokerSettings):
         pulsar="loadBalancerBrokerOverloadedThresholdPercentage",
     )
     moves_per_round_max: int = setting(
-        5,
+        10,
         "Most bundles that one round moves.",
         group="Load balance",
         unit="bundles",
@@ -105,7 +105,7 @@ class BalancedBrokerSettings(BrokerSettings):
         high=1_000,
     )
     moves_per_hour_max: int = setting(
-        60,
+        120,
         "Most bundles that are moved within an hour.",
         group="Load balance",
         unit="bundles",

@@ -185,6 +185,15 @@ def test_an_overloaded_broker_is_relieved_even_where_the_mean_is_high() -> None:
     assert made.load_of("b0") < 0.9
 
 
+def test_many_small_bundles_move_together() -> None:
+    made = cluster([0.004] * 200, [0] * 200, 2)
+    made.run(Planner(SETTINGS), 60)
+    assert len(made.moves) > 40, "not two at a time"
+    made.run(Planner(SETTINGS), 120)
+    assert made.spread() <= 2 * SETTINGS.high
+    check_bounds(made)
+
+
 def test_nothing_moves_before_it_lasted() -> None:
     made = cluster([0.1] * 8, [0] * 8, 2)
     lines = made.run(Planner(SETTINGS), SETTINGS.rounds - 1)

@@ -10,16 +10,16 @@ What moves is the busiest bundle that leaves its target less busy than its sourc
 at least: a move never makes the next hot spot, nor changes one place for its like. It goes to the
 least busy broker that is neither overloaded nor draining nor new, and less busy by `high` points at
 least, so that loads which are read wrongly move nothing; no broker takes more than TARGET_MOVES_MAX
-in a round. A bundle that moved, for whatever reason, rests for the grace time, and does not go back
-to where it came from for the return time. All moves together are bounded by the round and by the
-hour.
+or TARGET_LOAD_MAX in a round. A bundle that moved, for whatever reason, rests for the grace time,
+and does not go back to where it came from for the return time. All moves together are bounded by
+the round and by the hour.
 
 A bundle's part of its broker's load is its part of the messages and bytes. Times are milliseconds;
 one that lies in the future (a clock was set back) counts as now.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,8 +27,10 @@ from magnetar.broker.balance.model import BundleLoad, Decision, LoadReport, Move
 from magnetar.broker.balance.splitting import SplitSettings, Splitting
 
 TARGET_MOVES_MAX: Final = 2
-"""Bundles that one broker takes in a round: a new one is filled gently."""
-BUNDLE_LOAD_MIN: Final = 0.01
+TARGET_LOAD_MAX: Final = 0.05
+"""So many bundles, or so much of a core, one broker takes in a round: a new one is filled gently,
+and small bundles move together."""
+BUNDLE_LOAD_MIN: Final = 0.001
 """Of a core: moving less than this is not worth a reconnect of its clients."""
 ROUNDING: Final = 1e-9
 HOUR_MS: Final = 3_600_000
@@ -45,8 +47,8 @@ class PlannerSettings:
     overloaded: float = 0.85
     grace_ms: int = 30 * 60_000
     return_ms: int = 120 * 60_000
-    moves_per_round_max: int = 5
-    moves_per_hour_max: int = 60
+    moves_per_round_max: int = 10
+    moves_per_hour_max: int = 120
     split: SplitSettings = field(default_factory=SplitSettings)
 
 
@@ -185,7 +187,7 @@ class Planner:
             most = settings.moves_per_hour_max
             return [Nothing(f"The hour's budget of {most} moves is spent", {"moves": hour})]
         moves: list[Decision] = []
-        taken: dict[str, int] = {}
+        taken: dict[str, list[float]] = {}
         for source in sources:
             moves += self._relieve(
                 able, source, loads, taken, untouched, budget - len(moves), now_ms
@@ -213,7 +215,7 @@ class Planner:
         able: Mapping[str, LoadReport],
         source: str,
         loads: dict[str, float],
-        taken: dict[str, int],
+        taken: dict[str, list[float]],
         untouched: set[str],
         budget: int,
         now_ms: int,
@@ -249,7 +251,7 @@ class Planner:
             moves.append(Move(bundle.bundle, source, target, why, _rounded(numbers)))
             loads[source] -= part
             loads[target] += part
-            taken[target] = taken.get(target, 0) + 1
+            taken.setdefault(target, []).append(part)
             untouched.add(bundle.bundle)
         return moves
 
@@ -260,7 +262,7 @@ class Planner:
         part: float,
         source: str,
         loads: Mapping[str, float],
-        taken: Mapping[str, int],
+        taken: Mapping[str, list[float]],
         now_ms: int,
     ) -> str | None:
         """The least busy broker that may take the bundle, and is the better place for it."""
@@ -269,7 +271,7 @@ class Planner:
             name
             for name, load in loads.items()
             if name != source
-            and taken.get(name, 0) < TARGET_MOVES_MAX
+            and _has_room(taken.get(name, ()), part)
             and loads[source] - load >= self._settings.high - ROUNDING
             and load + part < overloaded
             and load + part + self._settings.low < loads[source] - part
@@ -288,6 +290,11 @@ class Planner:
             move.bundle == bundle and move.source == broker and now_ms - move.at_ms < return_ms
             for move in self._moves
         )
+
+
+def _has_room(taken: Sequence[float], part: float) -> bool:
+    """Whether a broker that took these bundles in this round takes another."""
+    return len(taken) < TARGET_MOVES_MAX or sum(taken) + part <= TARGET_LOAD_MAX
 
 
 def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
