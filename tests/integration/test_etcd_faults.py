@@ -177,6 +177,28 @@ async def count_up(store: EtcdStore) -> None:
             continue
 
 
+async def test_without_a_quorum_it_says_so_and_goes_on_with_one(tmp_path: Path) -> None:
+    members = start_cluster(tmp_path)
+    try:
+        await leader_of(members)
+        alone, *others = members
+        store = await open_on(alone, operation_timeout_s=2.0)
+        watch = store.watch("/a")
+        await store.put("/a", b"1")
+        await take(watch, 1)
+        stop_all(others)
+        with pytest.raises(MetadataUnavailable):
+            await store.get("/a")
+        for member in others:
+            member.spawn()
+        await leader_of(members)
+        revision = await store.put("/a", b"2")
+        assert [event.record.revision for event in await take(watch, 1)] == [revision]
+        await store.close()
+    finally:
+        stop_all(members)
+
+
 async def test_compacted_under_a_watch_that_was_cut_off(etcd: EtcdMember, proxy: Proxy) -> None:
     near = await open_on(through(proxy, etcd))
     far = await open_on(etcd, root=near.root)

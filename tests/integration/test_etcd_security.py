@@ -17,7 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.support.etcd import EtcdMember, open_on, start_etcd
 
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import AuthenticationError, MetadataError
+from magnetar.metadata.etcd.errors import MetadataRefused
 from magnetar.metadata.etcd.settings import EtcdTls
 from magnetar.metadata.opening import StoreOptions, open_store
 from magnetar.metadata.store import MetadataUnavailable, Watch
@@ -214,11 +214,11 @@ async def test_tokens_are_lost_where_etcd_restarts(etcd: EtcdMember) -> None:
 
 async def test_who_may_not_is_told_at_once_and_why(etcd: EtcdMember) -> None:
     began = asyncio.get_running_loop().time()
-    with pytest.raises(AuthenticationError, match=r"user magnetar: .*authentication failed"):
+    with pytest.raises(MetadataRefused, match=r"user magnetar: .*authentication failed"):
         await open_on(etcd, **(MAGNETAR | {"password": "wrong"}))
-    with pytest.raises(AuthenticationError, match="set etcd's username and password"):
+    with pytest.raises(MetadataRefused, match="set etcd's username and password"):
         await open_on(etcd)
-    with pytest.raises(MetadataError, match=r"permission denied: .*root of all keys"):
+    with pytest.raises(MetadataRefused, match=r"permission denied: .*root of all keys"):
         await open_on(etcd, **OTHER)
     assert asyncio.get_running_loop().time() - began < 3
 
@@ -229,7 +229,7 @@ async def test_a_watch_of_what_one_may_not_see_ends_and_others_go_on(etcd: EtcdM
     # As if the role had been narrowed: a range beyond the root.
     unseen = store.watch("/b")
     unseen.first, unseen.end_key = b"/other/", b"/other0"  # type: ignore[attr-defined]
-    with pytest.raises(MetadataError, match="permission denied"):
+    with pytest.raises(MetadataRefused, match="permission denied"):
         await asyncio.wait_for(anext(unseen), WITHIN_S)
     revision = await store.put("/a", b"")
     assert await first_of(seen) == revision

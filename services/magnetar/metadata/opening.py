@@ -6,9 +6,13 @@
 
 A URL may also be written as Pulsar's, with the scheme before every member
 (`etcd:http://h1:2379,http://h2:2379`). What etcd needs is imported only where it is asked for.
+
+etcd must be told to forget the past (`--auto-compaction-retention=1h`), or its space runs out. An
+hour is long enough: a watch that nothing happens to is moved on every ten minutes.
 """
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +35,7 @@ class StoreOptions:
     tls_cert_file: str = ""
     tls_key_file: str = ""
     username: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
 
 
 def etcd_settings(url: str, options: StoreOptions) -> EtcdSettings:
@@ -88,7 +92,7 @@ async def open_store(url: str, clock: Clock, options: StoreOptions | None = None
     """The store that `url` names, open and answering.
 
     Raises MetadataSettingsError where the URL or the options cannot be used, MetadataUnavailable
-    where etcd does not answer, AuthenticationError where it refuses the user, and the errors of
+    where etcd does not answer, errors.MetadataRefused where it refuses the user, and the errors of
     `embedded.open_embedded`.
     """
     options = options or StoreOptions()
@@ -101,6 +105,8 @@ async def open_store(url: str, clock: Clock, options: StoreOptions | None = None
         return await open_embedded(Path(path), clock)
     if url.startswith("etcd:"):
         settings = etcd_settings(url, options)
+        # gRPC writes lines of its own kind to stderr, where ours go; what matters it raises.
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         try:
             from magnetar.metadata.etcd.store import open_etcd
         except ModuleNotFoundError as error:

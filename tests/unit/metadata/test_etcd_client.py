@@ -13,7 +13,7 @@ from magnetar.core.errors import MetadataError
 from magnetar.metadata.etcd import watching
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import LEASE_GRANT, LEASE_REVOKE, RANGE, TXN
-from magnetar.metadata.etcd.errors import MetadataFull
+from magnetar.metadata.etcd.errors import MetadataFull, MetadataRefused, MetadataWentBack
 from magnetar.metadata.etcd.settings import EtcdSettings
 from magnetar.metadata.etcd.store import EtcdStore, open_etcd
 from magnetar.metadata.store import (
@@ -141,7 +141,7 @@ async def test_what_was_surely_not_done_is_repeated(
     [
         ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", MetadataFull),
         ("INVALID_ARGUMENT", "etcdserver: request is too large", InvalidOperation),
-        ("PERMISSION_DENIED", "etcdserver: permission denied", MetadataError),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", MetadataRefused),
         ("UNIMPLEMENTED", "unknown service", MetadataError),
     ],
 )
@@ -213,7 +213,7 @@ async def test_an_answer_that_is_too_large_is_asked_for_in_parts(
 
 async def test_a_list_overtaken_by_compaction_begins_anew(fake: FakeEtcd, store: EtcdStore) -> None:
     kvs = [pb.KeyValue(key=b"/r/a", mod_revision=3)]
-    first = pb.RangeResponse(header=head(7), kvs=kvs, more=True)
+    first = pb.RangeResponse(header=head(9), kvs=kvs, more=True)
     last = pb.RangeResponse(header=head(9), kvs=kvs)
     gone = Refusal(
         grpc.StatusCode.OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted"
@@ -223,6 +223,19 @@ async def test_a_list_overtaken_by_compaction_begins_anew(fake: FakeEtcd, store:
     fake.on(RANGE, answers(*[first, gone] * 3))
     with pytest.raises(MetadataUnavailable, match="compaction"):
         await store.list("/")
+
+
+async def test_an_etcd_that_went_back_is_believed_no_more(fake: FakeEtcd, store: EtcdStore) -> None:
+    fake.on(TXN, answers(txn(succeeded=True, revision=9)))
+    assert await store.put("/a", b"") == 9
+    # The fake reads at revision 7 still.
+    with pytest.raises(MetadataWentBack, match="from revision 9 to 7"):
+        await store.get("/a")
+    fake.on(LEASE_GRANT, answers(pb.LeaseGrantResponse(ID=3, TTL=1)))
+    fake.on(LEASE_REVOKE, answers(pb.LeaseRevokeResponse()))
+    lease = await store.grant_lease(1)
+    with pytest.raises(MetadataWentBack):
+        await lease.keep_alive()
 
 
 # Watches.

@@ -37,6 +37,7 @@ def test_urls_of_etcd(url: str, endpoints: list[str], root: str) -> None:
         ("etcd:ftp://h:2379", "write etcd:http://HOST:PORT"),
         ("etcd:http://", "is not host:port"),
         ("etcd:http://h:port", "is not host:port"),
+        ("etcd:http://u:p@h:1", "fields of their own"),
         ("etcd:http://h:1,https://g:1", "all members speak http"),
         ("local:", "a directory is missing"),
     ],

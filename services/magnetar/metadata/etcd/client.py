@@ -14,12 +14,17 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from magnetar.core.errors import AuthenticationError, MetadataError
+from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import AUTHENTICATE, RANGE
 from magnetar.metadata.etcd.endpoints import HEADERS, Endpoint, Endpoints, Headers, Method
-from magnetar.metadata.etcd.errors import Outcome, PassingFault
+from magnetar.metadata.etcd.errors import (
+    MetadataRefused,
+    MetadataWentBack,
+    Outcome,
+    PassingFault,
+)
 from magnetar.metadata.etcd.settings import EtcdSettings
 from magnetar.metadata.store import MetadataUnavailable, StoreClosed
 
@@ -71,7 +76,7 @@ class Token:
             raise PassingFault(Outcome.NOT_DONE, fault.text) from None
         except MetadataError as error:
             if "not enabled" not in error.message:
-                raise AuthenticationError(f"user {self._username}: {error.message}") from None
+                raise MetadataRefused(f"user {self._username}: {error.message}") from None
             log.info("etcd asks for no authentication", user=self._username)
             self._needed = False
         else:
@@ -80,7 +85,7 @@ class Token:
     def refused(self, headers: Headers) -> None:
         """A call with these headers was refused: the next one gets another token."""
         if not self._username:
-            raise AuthenticationError("etcd asks for a user: set etcd's username and password")
+            raise MetadataRefused("etcd asks for a user: set etcd's username and password")
         self._needed = True
         if ("token", self._token) in headers:
             self._token = ""
@@ -102,7 +107,21 @@ class EtcdClient:
         )
 
     def note(self, header: pb.ResponseHeader) -> None:
+        """Of any answer."""
         self.revision = max(self.revision, header.revision)
+
+    def note_read(self, header: pb.ResponseHeader, known: int) -> None:
+        """Of a linearizable read that was sent when `known` was the newest revision.
+
+        etcd that was restored from an older copy counts revisions again that were given out
+        before. Nothing that rests on them holds then: the process must begin anew.
+        """
+        if header.revision < known:
+            raise MetadataWentBack(
+                f"etcd at {self.endpoints} went back from revision {known} to {header.revision}: "
+                "was it restored from an older copy? Restart every process that uses it"
+            )
+        self.note(header)
 
     def deadline(self) -> float:
         """For a call that begins now, by the loop's clock."""
@@ -156,7 +175,7 @@ class EtcdClient:
                 refusals += 1
                 self.token.refused(headers)
                 if refusals > TOKEN_REFUSALS_MAX:
-                    raise AuthenticationError(f"etcd refuses new tokens too: {text}")
+                    raise MetadataRefused(f"etcd refuses new tokens too: {text}")
                 continue
             failures += 1
             self.endpoints.failed(endpoint)

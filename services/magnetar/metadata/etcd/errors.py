@@ -34,6 +34,14 @@ class PassingFault(Exception):
         self.outcome, self.text = outcome, text
 
 
+class MetadataRefused(MetadataError):
+    """etcd does not accept the user, or asks for one. No client's authentication is meant."""
+
+
+class MetadataWentBack(MetadataError):
+    """etcd is at an older revision than before: what this process knows of it is not true."""
+
+
 class AnswerTooLarge(MetadataError):
     """The answer exceeds what a message may hold: ask for less at once."""
 
@@ -75,7 +83,7 @@ def _final(code: grpc.StatusCode, text: str) -> MetadataError | None:
     if code is Code.RESOURCE_EXHAUSTED and "larger than max" in text:
         return AnswerTooLarge(text)
     if code is Code.PERMISSION_DENIED:
-        return MetadataError(f"etcd: {text}: the user's role must cover the root of all keys")
+        return MetadataRefused(f"etcd: {text}: the user's role must cover the root of all keys")
     if code in (Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.FAILED_PRECONDITION):
         return MetadataError(f"etcd refused: {text}")
     if code is Code.UNIMPLEMENTED:

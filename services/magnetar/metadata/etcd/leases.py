@@ -75,10 +75,10 @@ class EtcdLease:
         )
 
     async def _renew(self, endpoint: Endpoint, timeout_s: float, headers: Headers) -> None:
-        since = self._clock.monotonic()
+        since, known = self._clock.monotonic(), self._client.revision
         began = asyncio.get_running_loop().time()
         read = await endpoint.unary(RANGE, self._client.probe_request, timeout_s, headers)
-        self._client.note(read.header)
+        self._client.note_read(read.header, known)
         left_s = began + timeout_s - asyncio.get_running_loop().time()
         ttl_s = await self._send(endpoint, max(left_s, 0.0), headers)
         if ttl_s <= 0:

@@ -1,7 +1,7 @@
 """Where etcd is and how to speak to it: everything that a user sets, and the named deadlines."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from magnetar.core.errors import MetadataError
@@ -56,7 +56,7 @@ class EtcdSettings:
     root: str = "/magnetar"
     tls: EtcdTls | None = None
     username: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     attempt_timeout_s: float = 3.0
     """For one try at one member; then the next member has its turn."""
     operation_timeout_s: float = 10.0
@@ -71,6 +71,10 @@ class EtcdSettings:
         if not self.endpoints:
             raise MetadataSettingsError("etcd endpoints: name at least one host:port")
         for endpoint in self.endpoints:
+            if "@" in endpoint:
+                raise MetadataSettingsError(
+                    "etcd endpoints: a user and a password go into fields of their own"
+                )
             host, colon, port = endpoint.rpartition(":")
             if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
                 raise MetadataSettingsError(f"etcd endpoints: {endpoint!r} is not host:port")

@@ -151,8 +151,9 @@ class EtcdStore:
         return (await self._range(self._client.probe_request)).header.revision
 
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
+        known = self._client.revision
         answer = await self._client.call(RANGE, request, repeat=True)
-        self._client.note(answer.header)
+        self._client.note_read(answer.header, known)
         return answer
 
     def _record(self, kv: pb.KeyValue) -> Record:
@@ -341,7 +342,7 @@ class EtcdStore:
             async with asyncio.timeout(CLOSE_LEASES_S):
                 await asyncio.gather(*(lease.give_back() for lease in held))
         except (MetadataError, TimeoutError) as error:
-            log.info("leases left to expire", leases=len(held), error=str(error))
+            log.info("leases left to expire", error=str(error))
 
 
 def _changed(operations: Sequence[Operation], answer: pb.TxnResponse) -> Iterator[str]:

@@ -24,14 +24,14 @@ from typing import Final, Self
 import grpc
 import grpc.aio
 
-from magnetar.core.errors import AuthenticationError, MetadataError
+from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import WATCH
 from magnetar.metadata.etcd.client import EtcdClient, backoff_s
 from magnetar.metadata.etcd.endpoints import Endpoint, Headers
-from magnetar.metadata.etcd.errors import PassingFault, by_peer, translate
+from magnetar.metadata.etcd.errors import MetadataRefused, PassingFault, by_peer, translate
 from magnetar.metadata.etcd.keys import Keys
 from magnetar.metadata.store import Compacted, EventKind, Record, WatchEvent
 
@@ -271,7 +271,7 @@ class WatchStream:
                 await self._follow(endpoint, headers)
             except (PassingFault, _StreamBroken) as fault:
                 reason = str(fault)
-            except AuthenticationError as error:
+            except MetadataRefused as error:
                 reason = error.message
                 for watch in self.all():
                     watch.end(error)
@@ -347,7 +347,9 @@ class WatchStream:
         watch.denials += 1
         if watch.denials >= DENIALS_MAX or not self._client.settings.username:
             watch.end(
-                MetadataError(f"etcd ended the watch of {watch.prefix!r}: {response.cancel_reason}")
+                MetadataRefused(
+                    f"etcd ended the watch of {watch.prefix!r}: {response.cancel_reason}"
+                )
             )
             return
         self._client.token.refused(headers)
