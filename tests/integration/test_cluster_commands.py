@@ -1,0 +1,149 @@
+"""`magnetar cluster` as people type it: up, status, add, kill, restart, remove, logs, down."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pulsar
+import pytest
+from tests.support.cluster_processes import wait_for
+
+from magnetar.cluster.local.cluster import LocalCluster
+
+RUN_TIMEOUT_S = 50
+
+
+def magnetar(*words: str) -> tuple[int, str]:
+    """Exit code and what was printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "magnetar.cli.main", "cluster", *words],
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("up") / "cluster"
+    config = directory.parent / "settings.conf"
+    config.write_text("open_ledger_grace_ms=500\nlost_bookie_delay_s=1\nensemble_size=1\n")
+    config.write_text(config.read_text() + "write_quorum=1\nack_quorum=1\n")
+    code, text = magnetar(
+        *("up", "--detach", "--dir", str(directory), "--base", "free"),
+        *("--bookies", "1", "--brokers", "1", "--config", str(config)),
+    )
+    try:
+        assert code == 0, text
+        assert "the cluster is ready" in text
+        yield directory
+    finally:
+        LocalCluster(directory).kill_all()
+
+
+def status(directory: Path) -> dict[str, str]:
+    """The state of each member."""
+    _, text = magnetar("status", "--json", "--dir", str(directory))
+    return {row["name"]: row["state"] for row in json.loads(text)}
+
+
+def test_a_first_message(directory: Path) -> None:
+    with closing(pulsar.Client(LocalCluster(directory).service_url)) as client:
+        assert client.create_producer("hello").send(b"hi")
+
+
+def test_status_is_a_table_and_says_by_its_code_whether_all_is_well(directory: Path) -> None:
+    code, text = magnetar("status", "--dir", str(directory))
+    assert code == 0
+    header, *rows = text.splitlines()
+    assert header.split() == [
+        "member",
+        "state",
+        "address",
+        "http",
+        "pid",
+        "up",
+        "cpu",
+        "memory",
+        "holds",
+    ]
+    assert [row.split()[:2] for row in rows] == [
+        ["etcd-1", "ready"],
+        ["bookie-1", "ready"],
+        ["broker-1", "ready"],
+    ]
+    assert "bundles" in rows[2]
+    assert "MiB" in rows[1]
+
+
+def test_members_come_and_go(directory: Path) -> None:
+    where = ("--dir", str(directory))
+    assert magnetar("add", "bookie", *where)[0] == 0
+    assert magnetar("add", "broker", *where)[0] == 0
+    assert set(status(directory)) == {"etcd-1", "bookie-1", "bookie-2", "broker-1", "broker-2"}
+    assert magnetar("pause", "broker-2", *where)[0] == 0
+    assert status(directory)["broker-2"] == "paused"
+    assert magnetar("resume", "broker-2", *where)[0] == 0
+    assert magnetar("kill", "broker-2", *where)[0] == 0
+    code, text = magnetar("status", *where)
+    assert code == 1
+    assert "stopped" in text
+    assert magnetar("kill", "broker-2", *where) == (1, "magnetar: broker-2 does not run\n")
+    assert magnetar("restart", "broker-2", *where)[0] == 0
+    assert "broker is ready" in magnetar("logs", "broker-2", *where)[1]
+    code, text = magnetar("remove", "broker-2", *where)
+    assert (code, "removed" in text) == (0, True), text
+    code, text = magnetar("remove", "bookie-2", *where)
+    assert (code, "removed" in text) == (0, True), text
+    assert set(status(directory).values()) == {"ready"}
+
+
+def test_the_last_bookie_is_not_removed(directory: Path) -> None:
+    code, text = magnetar("remove", "bookie-1", "--dir", str(directory))
+    assert code == 1
+    assert "bookie-1 was not removed" in text
+    assert status(directory)["bookie-1"] == "ready"
+
+
+def test_what_does_not_exist_is_named(directory: Path, tmp_path: Path) -> None:
+    code, text = magnetar("kill", "broker-9", "--dir", str(directory))
+    assert (code, "no member broker-9" in text) == (1, True)
+    code, text = magnetar("status", "--dir", str(tmp_path))
+    assert (code, "magnetar cluster up" in text) == (1, True)
+
+
+def test_down_and_up_again_keeps_the_data_and_ctrl_c_ends_all(directory: Path) -> None:
+    where = ("--dir", str(directory))
+    assert magnetar("down", *where)[0] == 0
+    assert set(status(directory).values()) == {"stopped"}
+    log = directory.parent / "up.log"
+    with log.open("wb") as output:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "magnetar.cli.main", "cluster", "up", *where],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_for(lambda: "broker-1: ready" in log.read_text(), "all shown as ready", 40)
+        cluster = LocalCluster(directory)
+        with closing(pulsar.Client(cluster.service_url)) as client:
+            reader = client.create_reader("hello", pulsar.MessageId.earliest)
+            assert reader.read_next(10_000).data() == b"hi"
+        cluster.kill("bookie-1")
+        wait_for(lambda: "bookie-1: stopped" in log.read_text(), "the kill is shown")
+        os.kill(up.pid, signal.SIGINT)
+        begun = time.monotonic()
+        assert up.wait(RUN_TIMEOUT_S) == 0
+        print(f"all ended after {time.monotonic() - begun:.1f} s")
+        assert set(status(directory).values()) == {"stopped"}
+    finally:
+        up.kill()
+        up.wait()
