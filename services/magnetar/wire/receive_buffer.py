@@ -13,7 +13,7 @@ Invariants: bytes `start` to `end` are received and not decoded yet. At least `S
 readable memory follow `end`, so that a scanner may look past the last frame before it checks.
 Bound: one buffer of at most `frame_bytes_max` or `buffer_bytes`, whichever is greater, plus slack,
 for each connection with a frame under way; `SPARE_BUFFERS_MAX` of `BUFFER_BYTES_DEFAULT` and one of
-`LARGE_BUFFER_BYTES` for all others together.
+each of `GROWN_BYTES` for all others together.
 """
 
 from typing import Final
@@ -22,13 +22,13 @@ BUFFER_BYTES_DEFAULT: Final = 512 * 1024
 SMALL_BUFFER_BYTES: Final = 16 * 1024
 SLACK_BYTES: Final = 64
 SPARE_BUFFERS_MAX: Final = 4
-LARGE_BUFFER_BYTES: Final = 2 << 20
-"""One of this size is kept too, once there was a frame that needed it: where such frames come one
-after the other, as answers to reads do, fresh memory for each costs three times what decoding does.
+GROWN_BYTES: Final = (2 * BUFFER_BYTES_DEFAULT, 4 * BUFFER_BYTES_DEFAULT)
+"""One of each of these sizes is kept too, once a frame needed it: where such frames come one after
+the other, as answers to reads do, fresh memory for each costs twice what decoding it does.
 """
 
 _spare: list[bytearray] = []
-_spare_large: list[bytearray] = []
+_spare_grown: dict[int, bytearray] = {}
 _NOTHING: Final = bytearray()
 _NOTHING_VIEW: Final = memoryview(_NOTHING)
 
@@ -77,11 +77,9 @@ class ReceiveBuffer:
             self._move_to(_spare.pop() if pooled else _new(self.buffer_bytes))
         elif left_bytes <= size_bytes >> 1:
             self._move_to(self.data)
-        elif BUFFER_BYTES_DEFAULT <= size_bytes < LARGE_BUFFER_BYTES <= self.frame_bytes_max:
-            # Costs no more than doubling: memory that nothing was written to is not there yet.
-            self._move_to(_spare_large.pop() if _spare_large else _new(LARGE_BUFFER_BYTES))
         else:
-            self._move_to(_new(min(2 * size_bytes, self.frame_bytes_max)))
+            grown_bytes = min(2 * size_bytes, self.frame_bytes_max)
+            self._move_to(_spare_grown.pop(grown_bytes, _NOTHING) or _new(grown_bytes))
 
     def _move_to(self, data: bytearray) -> None:
         """Moves what is left to the front of `data`, which may be the present buffer."""
@@ -97,8 +95,8 @@ class ReceiveBuffer:
     def _give_back(self) -> None:
         if len(self.data) == BUFFER_BYTES_DEFAULT + SLACK_BYTES and len(_spare) < SPARE_BUFFERS_MAX:
             _spare.append(self.data)
-        elif len(self.data) == LARGE_BUFFER_BYTES + SLACK_BYTES and not _spare_large:
-            _spare_large.append(self.data)
+        elif (size_bytes := len(self.data) - SLACK_BYTES) in GROWN_BYTES:
+            _spare_grown[size_bytes] = self.data
         self.data = _NOTHING
         self.view = _NOTHING_VIEW
 

@@ -37,6 +37,7 @@ from magnetar.bookie.net.protocol_v1 import (
 )
 from magnetar.bookie.packed import forget, packed
 from magnetar.wire import receive_buffer
+from magnetar.wire.receive_buffer import BUFFER_BYTES_DEFAULT
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 ENTRY_ID = st.integers(0, 1 << 62)
@@ -338,7 +339,8 @@ def test_a_group_is_packed_once_for_all_copies() -> None:
 def test_the_buffer_of_a_large_frame_serves_the_next_one_too() -> None:
     entries = [bytes([n]) * 1000 for n in range(250)] * 4
     encoded = b"".join(protocol.encode_entries(0, 1, range(1000), entries))
-    receive_buffer._spare_large.clear()
+    assert 2 * BUFFER_BYTES_DEFAULT > len(encoded) > BUFFER_BYTES_DEFAULT
+    receive_buffer._spare_grown.clear()
     kept: list[bytearray] = []
     for _ in range(3):
         decoder = FrameDecoder()
@@ -346,6 +348,6 @@ def test_the_buffer_of_a_large_frame_serves_the_next_one_too() -> None:
         assert isinstance(found, Entries)
         assert found.entries == entries
         assert decoder.held_bytes == 0
-        kept += receive_buffer._spare_large
+        kept += receive_buffer._spare_grown.values()
     assert len(kept) == 3
     assert all(buffer is kept[0] for buffer in kept)
