@@ -4,7 +4,8 @@ Three sources, the cheapest that suits: what a bookie that was in the ledger's o
 time knows of all its entries; the last count that the writer put on record, and the proofs that
 bookies give of the entries behind it; the entries that recovery has read itself. Proofs are asked
 of as few bookies as have every entry, then of the others for what is still missing. An entry that
-no bookie can prove counts as empty: it cannot be read either.
+no bookie can prove counts as empty: it cannot be read either. Where one that may prove it does not
+answer, the ledger is not ended now (RecoveryFailed).
 """
 
 import asyncio
@@ -13,8 +14,9 @@ from typing import Final
 
 from magnetar.bookie.api import BookieError, BookieIdentity, LedgerEnd, ProofKind, StoredEntry
 from magnetar.core.log import get_logger
-from magnetar.ledger.asking import ask_proofs
+from magnetar.ledger.asking import ask_proofs, blames_bookie
 from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.errors import RecoveryFailed
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.quorum import ensemble_index, last_of, striped
 
@@ -82,13 +84,18 @@ class Lengths:
         step = max(1, min(self._metadata.write_quorum, len(bookies)))
         enough = bookies[::step]
         found: dict[int, int] = {}
+        silent: list[str] = []
         for asked in (enough, [one for one in bookies if one not in enough]):
             if len(found) <= last - first and asked:
-                for lengths in await asyncio.gather(
-                    *(self._proven(identity, first, last) for identity in asked)
-                ):
-                    found.update(lengths)
+                await asyncio.gather(
+                    *(self._proven(identity, first, last, found, silent) for identity in asked)
+                )
         missing = last - first + 1 - len(found)
+        if missing and silent:
+            raise RecoveryFailed(
+                f"the length of ledger {self._metadata.ledger_id} cannot be known now: "
+                f"{missing} of its entries {first} to {last} are not counted ({'; '.join(silent)})"
+            )
         if missing:
             log.warning(
                 "entries could not be counted",
@@ -99,16 +106,28 @@ class Lengths:
             )
         return sum(found.values())
 
-    async def _proven(self, identity: BookieIdentity, first: int, last: int) -> dict[int, int]:
-        lengths: dict[int, int] = {}
+    async def _proven(
+        self,
+        identity: BookieIdentity,
+        first: int,
+        last: int,
+        found: dict[int, int],
+        silent: list[str],
+    ) -> None:
+        """Adds what the bookie proves to `found`, or what it failed with to `silent`."""
+        if self._context.bookies.get(identity) is None:
+            return  # gone, with its disks or for long: nobody waits for it here
         while first <= last:
             proofs = await ask_proofs(
                 self._context, self._metadata.ledger_id, identity, first, last
             )
-            if isinstance(proofs, BookieError) or proofs.next_entry <= first:
-                break
+            if isinstance(proofs, BookieError):
+                if blames_bookie(proofs):
+                    silent.append(str(proofs))
+                return
             for proof in proofs.proofs:
                 if proof.kind is ProofKind.PRESENT:
-                    lengths[proof.entry_id] = proof.length_bytes
+                    found[proof.entry_id] = proof.length_bytes
+            if proofs.next_entry <= first:
+                return
             first = proofs.next_entry
-        return lengths

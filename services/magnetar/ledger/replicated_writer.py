@@ -177,13 +177,20 @@ class ReplicatedWriter(LedgerWriter):
             if (piece.acked & piece.need).bit_count() < quorum:
                 break
             pending.popleft()
-            if self.late or piece.acked & piece.want != piece.want or len(self.possible) > 1:
-                self._keep(piece)
             on_appended = piece.on_appended
+            if (
+                self.late
+                or on_appended is None
+                or piece.acked & piece.want != piece.want
+                or len(self.possible) > 1
+            ):
+                self._keep(piece)
             if on_appended is not None:
                 self.last_add_confirmed = piece.end - 1
                 self.length_bytes += piece.group_bytes
                 on_appended(piece.group_first, None)
+        if self.late:
+            self.release()
         if self.last_add_confirmed >= self._count_at and self._error is None:
             self._change.start()
         if self._drained is not None:
@@ -223,8 +230,10 @@ class ReplicatedWriter(LedgerWriter):
         """Lets go of what all have, as far as that goes in order."""
         if len(self.possible) > 1:
             return
-        late = self.late
+        late, confirmed = self.late, self.last_add_confirmed
         while late and late[0].acked & late[0].want == late[0].want:
+            if late[0].first > confirmed:
+                break  # of a group that is not: it may have to be sent elsewhere together with it
             self._context.late_bytes -= late.popleft().size
         if self._drained is not None:
             self._wake_closer()

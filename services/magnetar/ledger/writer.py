@@ -161,16 +161,19 @@ class LedgerWriter(ABC):
         await self._quiesce()
         if self._error is None:
             self.fail(LedgerClosed(f"ledger {self.ledger_id} is closed"))
-        current, closed_ms = self.metadata, self._context.clock.now_ms()
+        if isinstance(self._error, LedgerFenced):
+            raise self._error
+        current, revision = self.metadata, self._revision
+        closed_ms = self._context.clock.now_ms()
         for _ in range(CLOSE_ATTEMPTS_MAX):
             ending = current.with_ensembles(self._final_ensembles(current.ensembles))
             closed = ending.closed(self.last_add_confirmed, self.length_bytes, closed_ms)
             try:
-                self._revision = await swap(self._context, closed, self._revision)
+                revision = await swap(self._context, closed, revision)
             except NoSuchLedger:
                 raise self._fenced() from None
             except RecordChanged as changed:
-                current, self._revision = changed.metadata, changed.revision
+                current, revision = changed.metadata, changed.revision
                 if current.state is LedgerState.CLOSED:
                     # A recovery that found the same end did our work; any other is not ours to use.
                     if current.last_entry != self.last_add_confirmed:
@@ -180,7 +183,8 @@ class LedgerWriter(ABC):
                     raise self._fenced() from None
                 else:
                     continue  # bookies of older entries were replaced: the ledger is still ours
-            self.metadata = closed
+            # Only now: whoever calls again must not write over what was not ours.
+            self.metadata, self._revision = closed, revision
             return closed
         raise PersistenceError(
             f"ledger {self.ledger_id} changed {CLOSE_ATTEMPTS_MAX} times while it was closed"
