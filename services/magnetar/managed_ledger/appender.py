@@ -351,7 +351,9 @@ class Appender:
     # -- ending
 
     def _end(self, state: AppenderState, error: MagnetarError) -> None:
-        if self.error is None:
+        # A log that was to be terminated, but is not owned here, is not terminated.
+        unowned = state is AppenderState.FENCED and self.state is AppenderState.TERMINATED
+        if self.error is None or unowned:
             self.state, self.error = state, error
             if state is AppenderState.FENCED:
                 self._owner.owner_changed()

@@ -239,7 +239,12 @@ class Cursor(AckState):
         """Replaces the properties; durable when this returns."""
         self._check_open()
         if self._log is not None:
-            await self._log.set_properties(properties)
+            try:
+                await self._log.set_properties(properties)
+            except ManagedLedgerFenced as error:
+                self._give_up(error)
+                self._owner.cursor_fenced(error)
+                raise
         self.properties = dict(properties)
 
     async def close(self) -> None:
