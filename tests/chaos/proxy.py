@@ -1,6 +1,7 @@
 """A TCP proxy that can cut a process off, in one direction or both, without closing anything.
 
-Every process of the cluster is advertised by the address of its proxy. While a direction is cut,
+Every process of the cluster is advertised by the address of its proxy: the same port on another
+loopback address. While a direction is cut,
 what arrives for it stays unread, as when packets are dropped: the peers see a silent connection,
 and new connections are accepted but never answered. Healing lets everything go on.
 """
@@ -84,11 +85,10 @@ class _Half(asyncio.Protocol):
 
 
 class Proxy:
-    """Stands before one port of one process."""
+    """Stands before one port of one process, at another address."""
 
-    def __init__(self, target_port: int) -> None:
-        self.target_port = target_port
-        self.port = 0
+    def __init__(self, host: str, port: int, target_host: str) -> None:
+        self.host, self.port, self.target_host = host, port, target_host
         self.cut = Direction.NONE
         self.halves: set[_Half] = set()
         self.ended: list[_Half] = []
@@ -97,8 +97,7 @@ class Proxy:
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = await loop.create_server(self._accept, self.host, self.port)
 
     def _accept(self) -> _Half:
         half = _Half(self, Direction.IN)
@@ -110,7 +109,7 @@ class Proxy:
     async def _open(self, outer: _Half) -> None:
         try:
             _, inner = await asyncio.get_running_loop().create_connection(
-                lambda: _Half(self, Direction.OUT), "127.0.0.1", self.target_port
+                lambda: _Half(self, Direction.OUT), self.target_host, self.port
             )
         except OSError:
             if outer.transport is not None:
@@ -129,6 +128,12 @@ class Proxy:
             self.ended.clear()
         for half in list(self.halves):
             half.flow()
+
+    def refuse(self) -> None:
+        """The process is gone: nobody listens any more, as its own port would show."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     async def stop(self) -> None:
         for task in list(self._opening):

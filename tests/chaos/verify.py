@@ -118,17 +118,17 @@ class Felt:
 
 
 def felt(fault: Fault, observations: Observations, until: float) -> Felt:
-    """Looks at the gaps between receipts that overlap the fault, up to the next fault."""
+    """Looks at the gaps between receipts from the fault on, up to the next fault."""
     pause = after = 0.0
     for record in observations.topics.values():
         times = record.receipt_times
         low = max(bisect_left(times, fault.begun) - 1, 0)
         high = min(bisect_right(times, until) + 1, len(times))
         for earlier, later in zip(times[low:high], times[low + 1 : high], strict=False):
-            if later - max(earlier, fault.begun) > pause:
-                pause = later - max(earlier, fault.begun)
-            if earlier < fault.healed < later:
-                after = max(after, later - fault.healed)
+            ended = min(later, until)
+            pause = max(pause, ended - max(earlier, fault.begun))
+            if earlier < fault.healed < ended:
+                after = max(after, ended - fault.healed)
     return Felt(fault, pause, after)
 
 

@@ -67,7 +67,7 @@ class Producer(threading.Thread):
     ) -> None:
         super().__init__(name=f"produce {topic}", daemon=True)
         self._client, self._topic, self._rate, self._log = client, topic, rate, log
-        self._stop = stop
+        self._ending = stop
         self._window = threading.Semaphore(IN_FLIGHT_MAX)
         self._batching = zlib.crc32(topic.encode()) % 2 == 0
         self._open: set[int] = set()
@@ -105,7 +105,7 @@ class Producer(threading.Thread):
     def run(self) -> None:
         producer = self._attach()
         number, begun = 0, time.monotonic()
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             self._window.acquire()
             with self._lock:
                 self._open.add(number)
@@ -114,7 +114,7 @@ class Producer(threading.Thread):
             number += 1
             ahead = number / self._rate - (time.monotonic() - begun)
             if ahead > 0:
-                self._stop.wait(min(ahead, 1.0))
+                self._ending.wait(min(ahead, 1.0))
         producer.flush()
         deadline = time.monotonic() + FINISH_TIMEOUT_S
         while self._open and time.monotonic() < deadline:

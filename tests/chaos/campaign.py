@@ -1,0 +1,284 @@
+"""Runs the load, does the faults, and judges: the whole campaign.
+
+A cluster of real processes stands behind proxies; official clients write and read all topics for
+the whole time, in processes of their own; the faults of `plan` come one after another. Then all is
+healed, the clients finish, every topic is read back from its beginning and `verify` looks at it.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pulsar
+from tests.chaos.plan import Planned, plan
+from tests.chaos.proxy import Direction, Proxy
+from tests.chaos.verify import Fault, Felt, Observations, felt, place, quantile, violations
+from tests.chaos.workload import id_text, parse
+
+from magnetar.cluster.local import state
+from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.cluster.local.members import Member, Role
+
+NAMESPACE = "public/chaos"
+ATTACH_TIMEOUT_S = 60.0
+FINISH_TIMEOUT_S = 240.0
+READ_TIMEOUT_MS = 20_000
+SETTLE_S = 1.0
+SETTINGS = {
+    # Every minute has its rollovers, deletions of ledgers and moves of cursors.
+    "managedLedgerMaxEntriesPerLedger": 400,
+    "managedLedgerMinLedgerRolloverTimeMinutes": 0,
+    "defaultRetentionTimeInMinutes": -1,
+    "defaultRetentionSizeInMB": -1,
+    "managedLedgerDefaultEnsembleSize": 3,
+    "managedLedgerDefaultWriteQuorum": 2,
+    "managedLedgerDefaultAckQuorum": 2,
+}
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a campaign."""
+
+    observations: Observations
+    violations: list[str]
+    felt: list[Felt] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def table(self) -> str:
+        """How long each kind of fault was felt, as markdown."""
+        by_kind: dict[str, list[Felt]] = defaultdict(list)
+        for one in self.felt:
+            role = one.fault.target.rpartition("-")[0]
+            by_kind[f"{one.fault.kind} {role}"].append(one)
+            by_kind["all"].append(one)
+        lines = [
+            "| fault | times | pause of the worst topic, s: p50 | p99 | greatest "
+            "| after healing, s: p50 | p99 | greatest |",
+            "|---|---|---|---|---|---|---|---|",
+        ]
+        for kind, some in sorted(by_kind.items()):
+            figures = []
+            for values in ([x.pause_s for x in some], [x.after_healing_s for x in some]):
+                figures += [quantile(values, share) for share in (0.5, 0.99, 1.0)]
+            words = " | ".join(f"{figure:.2f}" for figure in figures)
+            lines.append(f"| {kind} | {len(some)} | {words} |")
+        return "\n".join(lines)
+
+
+class Campaign:
+    """One cluster behind proxies, and its clients."""
+
+    def __init__(self, root: Path, topics: int, rate: float, tell: Tell) -> None:
+        self._root = root
+        self._rate = rate
+        self._tell = tell
+        self.topics = [f"persistent://{NAMESPACE}/t{index}" for index in range(topics)]
+        self.cluster = LocalCluster.create(
+            root / "cluster", bookies=3, brokers=2, base="free", name="chaos", settings=SETTINGS
+        )
+        self._proxies: dict[str, list[Proxy]] = {}
+        self._clients: list[subprocess.Popen[str]] = []
+        self._faults: list[Fault] = []
+
+    @property
+    def service_url(self) -> str:
+        """All brokers, by their proxies."""
+        hosts = (
+            f"{_proxy_host(member)}:{member.ports['port']}"
+            for member in self.cluster.named(Role.BROKER)
+        )
+        return "pulsar://" + ",".join(hosts)
+
+    async def start(self) -> None:
+        """The proxies, the cluster behind them, the namespace."""
+        etcd = self.cluster.named(Role.ETCD)[0]
+        etcd_url = f"etcd:http://{_proxy_host(etcd)}:{etcd.ports['client']}"
+        with state.changing(self.cluster.directory) as current:
+            for member in current.members:
+                if member.role is not Role.ETCD:
+                    member.flags = ["--metadata-url", etcd_url]
+                    member.flags += ["--advertised-host", _proxy_host(member)]
+        for member in self.cluster.members:
+            ports = member.ports
+            fronts = ("client",) if member.role is Role.ETCD else ("port", "http")
+            self._proxies[member.name] = [
+                Proxy(_proxy_host(member), ports[kind], member.host) for kind in fronts
+            ]
+            for proxy in self._proxies[member.name]:
+                await proxy.start()
+        await asyncio.to_thread(self.cluster.up, self._tell)
+        url = f"{self.cluster.http_urls[0]}/admin/v2/namespaces/{NAMESPACE}"
+        await asyncio.to_thread(_put, url)
+
+    # -- clients
+
+    async def begin_load(self) -> None:
+        """Returns once every topic is attached to and written."""
+        for what in ("consume", "produce"):
+            self._clients.append(await asyncio.to_thread(self._client, what))
+        async with asyncio.timeout(ATTACH_TIMEOUT_S):
+            while True:
+                seen = self.seen()
+                if all(
+                    topic in seen.topics and seen.topics[topic].receipts and seen.topics[topic].got
+                    for topic in self.topics
+                ):
+                    return
+                await asyncio.sleep(0.2)
+
+    def _client(self, what: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.chaos.workload", what),
+                *("--url", self.service_url, "--out", str(self._output(what))),
+                *("--rate", str(self._rate), *self.topics),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def _output(self, what: str) -> Path:
+        return self._root / f"{what}.log"
+
+    def seen(self) -> Observations:
+        seen = Observations()
+        for what in ("produce", "consume"):
+            with contextlib.suppress(FileNotFoundError):
+                text = self._output(what).read_text()
+                seen.read(text[: text.rfind("\n") + 1].splitlines())
+        return seen
+
+    async def finish_load(self) -> None:
+        """Lets the producers get their last receipts, then the consumers what is left."""
+        for client in reversed(self._clients):
+            await asyncio.to_thread(client.communicate, "stop\n", FINISH_TIMEOUT_S)
+
+    # -- faults
+
+    async def disturb(self, seconds: float, faults: Iterator[Planned]) -> None:
+        """Does one fault after another for this long."""
+        end = time.monotonic() + seconds
+        for planned in faults:
+            await asyncio.sleep(planned.quiet_s)
+            if time.monotonic() + planned.lasts_s > end:
+                return
+            member = self.cluster.named(Role(planned.role))[planned.index]
+            begun = time.monotonic()
+            self._tell(f"{planned.kind} {member.name} for {planned.lasts_s:.1f} s")
+            await self._do(planned, member)
+            self._faults.append(Fault(planned.kind, member.name, begun, time.monotonic()))
+
+    async def _do(self, planned: Planned, member: Member) -> None:
+        if planned.kind == "kill":
+            await asyncio.to_thread(self.cluster.kill, member.name)
+            for proxy in self._proxies[member.name]:
+                proxy.refuse()
+            await asyncio.sleep(planned.lasts_s)
+            for proxy in self._proxies[member.name]:
+                await proxy.start()
+            await asyncio.to_thread(self.cluster.start, member.name)
+            await asyncio.to_thread(self.cluster.wait_ready, [member.name])
+        elif planned.kind == "pause":
+            self.cluster.pause(member.name)
+            await asyncio.sleep(planned.lasts_s)
+            self.cluster.resume(member.name)
+        else:
+            cut = {"cut-in": Direction.IN, "cut-out": Direction.OUT}.get(
+                planned.kind, Direction.BOTH
+            )
+            for proxy in self._proxies[member.name]:
+                proxy.set_cut(cut)
+            await asyncio.sleep(planned.lasts_s)
+            for proxy in self._proxies[member.name]:
+                proxy.set_cut(Direction.NONE)
+
+    # -- judging
+
+    def read_back(self, observations: Observations) -> None:
+        """Every topic from its beginning, by the official client's reader."""
+        client = pulsar.Client(
+            self.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        for topic in self.topics:
+            record = observations.topics[topic]
+            reader = client.create_reader(topic, pulsar.MessageId.earliest)
+            while reader.has_message_available():
+                message = reader.read_next(READ_TIMEOUT_MS)
+                name, number = parse(message.data())
+                if name != topic:
+                    raise AssertionError(f"{topic} holds a message of {name}")
+                record.stored.append((place(id_text(message.message_id())), number))
+            reader.close()
+        client.close()
+
+    def result(self, observations: Observations) -> Result:
+        """The judgement."""
+        ends = [fault.begun for fault in self._faults[1:]] + [float("inf")]
+        return Result(
+            observations,
+            violations(observations),
+            [
+                felt(fault, observations, until)
+                for fault, until in zip(self._faults, ends, strict=True)
+            ],
+        )
+
+    async def stop(self) -> None:
+        for client in self._clients:
+            if client.poll() is None:
+                client.kill()
+                client.wait()
+        for proxies in self._proxies.values():
+            for proxy in proxies:
+                await proxy.stop()
+        self.cluster.kill_all()
+
+
+def _proxy_host(member: Member) -> str:
+    """An address of its own on loopback, for each member."""
+    return f"127.0.{1 + list(Role).index(member.role)}.{member.number}"
+
+
+def _put(url: str) -> None:
+    httpx.put(url, json={}, timeout=30).raise_for_status()
+
+
+async def run(
+    root: Path,
+    *,
+    seconds: float,
+    seed: int,
+    topics: int,
+    rate: float,
+    quiet_s: Sequence[float] = (3.0, 8.0),
+    lasts_s: Sequence[float] = (0.5, 8.0),
+    tell: Tell = print,
+) -> Result:
+    """A whole campaign; raises where the cluster or a client cannot go on at all."""
+    campaign = Campaign(root, topics, rate, tell)
+    begun = time.monotonic()
+    try:
+        await campaign.start()
+        await campaign.begin_load()
+        counts = {role.value: len(campaign.cluster.named(role)) for role in Role}
+        await campaign.disturb(seconds, plan(seed, counts, quiet_s=quiet_s, lasts_s=lasts_s))
+        await asyncio.sleep(SETTLE_S)
+        await campaign.finish_load()
+        observations = campaign.seen()
+        await asyncio.to_thread(campaign.read_back, observations)
+        result = campaign.result(observations)
+        result.seconds = time.monotonic() - begun
+        return result
+    finally:
+        await campaign.stop()
