@@ -61,11 +61,9 @@ class Result:
             role = one.fault.target.rpartition("-")[0]
             by_kind[f"{one.fault.kind} {role}"].append(one)
             by_kind["all"].append(one)
-        lines = [
-            "| fault | times | pause of the worst topic, s: p50 | p99 | greatest "
-            "| after healing, s: p50 | p99 | greatest |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
+        head = "| fault | times | pause of the worst topic, s: p50 | p99 | greatest "
+        head += "| after healing, s: p50 | p99 | greatest |"
+        lines = [head, "|---|---|---|---|---|---|---|---|"]
         for kind, some in sorted(by_kind.items()):
             figures = []
             for values in ([x.pause_s for x in some], [x.after_healing_s for x in some]):
