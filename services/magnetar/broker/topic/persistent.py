@@ -125,7 +125,8 @@ class PersistentTopic:
     def publish_failed(self, error: MagnetarError) -> None:
         """Sends every producer away, so that all resend in order from what was not receipted."""
         self.counters.publish_errors += 1
-        log.warning("append failed", topic=self.full_name, error=str(error))
+        if self.producers:  # told once, not for every run that waited behind the first
+            log.warning("append failed", topic=self.full_name, error=str(error))
         self.producers.close_all()
 
     async def _store_epoch(self, epoch: int) -> None:
