@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from magnetar.admin.cluster.routing import InCluster, OwnershipRouting
 from magnetar.admin.probes import broker_status
 from magnetar.admin.server import AdminServer
-from magnetar.bookie.malloc import release_freed_memory
 from magnetar.broker.balance.service import Balance, Place
 from magnetar.broker.defaults import ensure_defaults
 from magnetar.broker.ledger_settings import managed_ledger_settings
@@ -99,7 +98,6 @@ async def start(settings: BrokerProcessSettings) -> BrokerProcess:
         opened.push_async_callback(balance.stop)
         balance.start()
         session = member.session
-        release_freed_memory()  # what the imports left: 3 MiB
         parts.readiness.open(lambda: session_reason(session))
         return BrokerProcess(known.urls.service_url, known.urls.http_url, parts, opened.pop_all())
     raise AssertionError("unreachable")
