@@ -1,5 +1,6 @@
 """A broker's life in the simulation, wired as its process wires it."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.bookies import SESSION_TTL_S, registered_bookies
@@ -12,6 +13,7 @@ from magnetar.broker.defaults import ensure_defaults
 from magnetar.broker.resources import Resources
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
+from magnetar.core.errors import MagnetarError
 from magnetar.core.names import parse_topic
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import LedgerSettings
@@ -74,7 +76,8 @@ async def broker_main(node: Node, world: "World") -> None:
             return
         bundle = ownership.bundle_of(name)
         if bundle is not None and ownership.has(bundle):
-            await ownership.unload(bundle)
+            with suppress(MagnetarError):
+                await ownership.unload(bundle)
 
     async def stop() -> None:
         await service.stop()

@@ -66,10 +66,12 @@ async def _missing(world: "World", ledgers: dict[int, LedgerMetadata]) -> str:
 
 
 def _badly_placed(metadata: LedgerMetadata, nodes: dict[BookieIdentity, Node]) -> str:
+    closed = metadata.state is LedgerState.CLOSED
     for ensemble in metadata.ensembles:
-        if len(ensemble.bookies) < metadata.write_quorum:
+        empty = closed and ensemble.first_entry > metadata.last_entry
+        if len(ensemble.bookies) < metadata.write_quorum and not empty:
             return f"the ensemble at {ensemble.first_entry} has only {ensemble.bookies}"
-    if metadata.state is LedgerState.CLOSED:
+    if closed:
         return ""
     for identity in metadata.ensembles[-1].bookies:
         if identity not in nodes:

@@ -10,7 +10,7 @@ it forgets the record, so that a deletion that was cut short can be repeated; a 
 be reached finds out by itself when it collects its garbage.
 
 The client also keeps its writers informed: of bookies that have left, and, where they lack some, of
-bookies that have come.
+bookies that have come. It ends the ledgers of those that have failed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from magnetar.bookie.api import (
     NoSuchLedger,
 )
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MetadataError
+from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.log import get_logger
 from magnetar.ledger.asking import ask_end, ask_to_delete
 from magnetar.ledger.bookies import BookieSet
@@ -285,6 +285,12 @@ class LedgerClient:
             if writer.error is None:
                 writer.bookie_lost(identity)
 
+    async def _end(self, writer: LedgerWriter) -> None:
+        try:
+            await writer.close()
+        except MagnetarError as error:
+            log.info("ledger not ended now", ledger=writer.ledger_id, error=str(error))
+
     def _grow_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._growing = loop.call_later(self.settings.regrow_interval_s, self._grow)
@@ -293,8 +299,13 @@ class LedgerClient:
         self._growing = None
         living = list(self._writers)
         for writer in living:
-            if writer.error is None and writer.degraded:
-                writer.grow()
+            if writer.error is None:
+                if writer.degraded:
+                    writer.grow()
+            elif writer.left_open:
+                # Its owner may not write for long: until the ledger is ended, nobody else may see
+                # to the copies that it lacks.
+                self._context.tasks.start(self._end(writer), f"end ledger {writer.ledger_id}")
         if living:
             self._grow_later()
 

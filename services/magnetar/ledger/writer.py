@@ -88,6 +88,12 @@ class LedgerWriter(ABC):
         return self._error
 
     @property
+    def left_open(self) -> bool:
+        """Whether it has failed and nobody has ended its ledger."""
+        ended = self.metadata.state is LedgerState.CLOSED
+        return not ended and not isinstance(self._error, LedgerClosed | LedgerFenced | None)
+
+    @property
     @abstractmethod
     def bookies(self) -> Sequence[BookieIdentity]:
         """Those that appended entries are sent to."""

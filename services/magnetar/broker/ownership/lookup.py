@@ -28,7 +28,7 @@ from magnetar.broker.ownership.records import (
     decode_broker,
 )
 from magnetar.broker.ownership.rings import Rings
-from magnetar.core.errors import MetadataError, ServiceNotReady
+from magnetar.core.errors import MagnetarError, MetadataError, ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.tasks import TaskSet
@@ -91,7 +91,7 @@ class Lookups:
         """Leases that were ended here, by the broker's id and start."""
         self._believed: dict[str, tuple[int, float]] = {}
         """Lease and time up to which brokers count as there that cannot be reached, by id."""
-        self._searches: dict[tuple[Bundle, bool], asyncio.Task[Located]] = {}
+        self._searches: dict[tuple[Bundle, bool], asyncio.Task[Located | MagnetarError]] = {}
         self._news: dict[tuple[Bundle, bool], asyncio.Event] = {}
 
     async def locate(self, name: TopicName, *, authoritative: bool) -> Located:
@@ -102,18 +102,21 @@ class Lookups:
         key = (bundle, authoritative)
         search = self._searches.get(key)
         if search is None:
-            search = self._tasks.start(self._search(bundle, authoritative), f"locate {bundle}")
+            search = self._tasks.start(self._outcome(bundle, authoritative), f"locate {bundle}")
             if search is None:
                 raise ServiceNotReady("The broker is shutting down, please retry")
             self._searches[key] = search
             search.add_done_callback(lambda _: self._searches.pop(key, None))
         try:
             # Shielded: a session that goes away must not cancel what others wait for.
-            return await asyncio.shield(search)
+            outcome = await asyncio.shield(search)
         except asyncio.CancelledError:
             if search.cancelled():
                 raise ServiceNotReady("The broker is shutting down, please retry") from None
             raise
+        if isinstance(outcome, MagnetarError):
+            raise outcome
+        return outcome
 
     # -- news
 
@@ -135,6 +138,13 @@ class Lookups:
             news.set()
 
     # -- the search
+
+    async def _outcome(self, bundle: Bundle, authoritative: bool) -> Located | MagnetarError:
+        """What all who wait are told. An error is one of their answers, not the task's failure."""
+        try:
+            return await self._search(bundle, authoritative)
+        except MagnetarError as error:
+            return error
 
     async def _search(self, bundle: Bundle, authoritative: bool) -> Located:
         loop = asyncio.get_running_loop()
