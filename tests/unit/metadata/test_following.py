@@ -1,0 +1,103 @@
+"""A followed part of the store: what is known is always something that was, and then what is."""
+
+import asyncio
+
+import pytest
+
+from magnetar.core.clock import SystemClock
+from magnetar.core.tasks import TaskSet
+from magnetar.metadata.following import Following
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import MetadataUnavailable, Record
+
+PREFIX = "/a/"
+
+
+class Heard:
+    """What `changed` was told; `until` waits for a state of the records."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.changes: list[tuple[str, int | None]] = []
+        self.news = asyncio.Event()
+        self.following = Following(store, PREFIX, self._changed)
+
+    def _changed(self, key: str, record: Record | None) -> None:
+        self.changes.append((key, None if record is None else record.revision))
+        self.news.set()
+
+    async def until(self, **values: bytes) -> None:
+        wanted = {PREFIX + key: value for key, value in values.items()}
+        async with asyncio.timeout(5):
+            while {k: r.value for k, r in self.following.records.items()} != wanted:
+                self.news.clear()
+                await self.news.wait()
+
+
+async def test_it_has_what_there_is_and_follows_what_changes() -> None:
+    store, tasks = MemoryStore(SystemClock()), TaskSet("test")
+    await store.put("/a/x", b"1")
+    await store.put("/b/x", b"1")
+    heard = Heard(store)
+    tasks.start(heard.following.run(), "follow")
+    await heard.following.ready()
+    await heard.until(x=b"1")
+    await store.put("/a/y", b"2")
+    await store.delete("/a/x")
+    await heard.until(y=b"2")
+    assert heard.changes[-1] == ("/a/x", None)
+    await store.close()
+    await tasks.stop()
+
+
+async def test_late_news_does_not_undo_what_is_known_already() -> None:
+    store = MemoryStore(SystemClock())
+    heard = Heard(store)
+    new = Record("/a/x", b"new", 5)
+    assert heard.following.seen(new)
+    assert not heard.following.seen(Record("/a/x", b"old", 4))
+    assert heard.following.records == {"/a/x": new}
+    assert heard.following.seen(new)  # it still stands
+    assert heard.changes == [("/a/x", 5)]
+
+
+async def test_what_was_read_before_it_went_is_not_taken_again() -> None:
+    store, tasks = MemoryStore(SystemClock()), TaskSet("test")
+    heard = Heard(store)
+    tasks.start(heard.following.run(), "follow")
+    await heard.following.ready()
+    await store.put("/a/x", b"1")
+    read = await store.get("/a/x")
+    assert read is not None
+    await heard.until(x=b"1")
+    await store.delete("/a/x")
+    await heard.until()
+    assert not heard.following.seen(read)
+    assert not heard.following.records
+    await tasks.stop()
+
+
+async def test_a_watch_that_was_cut_off_is_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.metadata.following.RETRY_S", 0.001)
+    store, tasks = MemoryStore(SystemClock()), TaskSet("test")
+    await store.put("/a/x", b"1")
+    await store.put("/a/y", b"1")
+    heard = Heard(store)
+    tasks.start(heard.following.run(), "follow")
+    await heard.until(x=b"1", y=b"1")
+    # The store is away for a while; meanwhile a record goes, another changes.
+    failures = iter([MetadataUnavailable("away")] * 3)
+    revision = store.revision
+
+    async def failing() -> int:
+        if (error := next(failures, None)) is not None:
+            raise error
+        return await revision()
+
+    monkeypatch.setattr(store, "revision", failing)
+    for watch in [w for watches in store._hub._watches.values() for w in watches]:
+        watch.end(MetadataUnavailable("away"))
+    await store.delete("/a/x")
+    await store.put("/a/y", b"2")
+    await heard.until(y=b"2")
+    await store.close()
+    await tasks.stop()
