@@ -8,9 +8,10 @@ and has not looked around yet.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tests.support.raw_client import RawClient
 
@@ -41,6 +42,8 @@ from magnetar.metadata.store import (
 )
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
+
+T = TypeVar("T")
 
 HOST = "127.0.0.1"
 TTL_S = 2.0
@@ -73,10 +76,16 @@ class View:
         self.running = asyncio.Event()
         self.running.set()
         self.leases: list[ViewLease] = []
+        self.unanswered: list[bool] = []
+        """What comes of the next writes, none of which is answered: whether they land."""
+        self.cut_off_by: bool | None = None
+        """Set: by the next write, which lands or not, the store is out of reach from then on."""
+        self.cut_off = False
         self.renewing = True
         """Whether renewals get through."""
 
     async def get(self, key: str) -> Record | None:
+        self._reach()
         return await self.store.get(key)
 
     async def list(self, prefix: str) -> list[Record]:
@@ -88,13 +97,32 @@ class View:
     async def put(
         self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
     ) -> int:
-        return await self.store.put(key, value, expected=expected, lease_id=lease_id)
+        return await self._write(
+            lambda: self.store.put(key, value, expected=expected, lease_id=lease_id)
+        )
 
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
-        return await self.store.delete(key, expected=expected)
+        return await self._write(lambda: self.store.delete(key, expected=expected))
 
     async def transact(self, operations: Sequence[Operation]) -> int:
-        return await self.store.transact(operations)
+        return await self._write(lambda: self.store.transact(operations))
+
+    def _reach(self) -> None:
+        if self.cut_off:
+            raise MetadataUnavailable("the store cannot be reached")
+
+    async def _write(self, doing: Callable[[], Awaitable[T]]) -> T:
+        self._reach()
+        if self.cut_off_by is not None:
+            landing, self.cut_off_by, self.cut_off = self.cut_off_by, None, True
+            if landing:
+                await doing()
+            self._reach()
+        if not self.unanswered:
+            return await doing()
+        if self.unanswered.pop(0):
+            await doing()
+        raise MetadataUnavailable("no answer came")
 
     async def revision(self) -> int:
         return await self.store.revision()
