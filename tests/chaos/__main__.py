@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from tests.chaos.campaign import run
+from tests.chaos.plan import KINDS, ROLES
 
 
 def main() -> None:
@@ -17,6 +18,8 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=20)
     parser.add_argument("--rate", type=float, default=50.0, help="messages/s of each topic")
     parser.add_argument("--dir", type=Path, help="where all is kept (default: a new directory)")
+    parser.add_argument("--kinds", nargs="+", choices=sorted(set(KINDS)), default=KINDS)
+    parser.add_argument("--roles", nargs="+", choices=sorted(set(ROLES)), default=ROLES)
     args = parser.parse_args()
     root = args.dir or Path(tempfile.mkdtemp(prefix="chaos-"))
     root.mkdir(parents=True, exist_ok=True)
@@ -33,6 +36,8 @@ def main() -> None:
             seed=args.seed,
             topics=args.topics,
             rate=args.rate,
+            kinds=args.kinds,
+            roles=args.roles,
             tell=tell,
         )
     )

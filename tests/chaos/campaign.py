@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 import pulsar
-from tests.chaos.plan import Planned, plan
+from tests.chaos.plan import KINDS, ROLES, Planned, plan
 from tests.chaos.proxy import Direction, Proxy
 from tests.chaos.verify import Fault, Felt, Observations, felt, place, quantile, violations
 from tests.chaos.workload import id_text, parse
@@ -261,6 +261,8 @@ async def run(
     rate: float,
     quiet_s: Sequence[float] = (3.0, 8.0),
     lasts_s: Sequence[float] = (0.5, 8.0),
+    kinds: Sequence[str] = KINDS,
+    roles: Sequence[str] = ROLES,
     tell: Tell = print,
 ) -> Result:
     """A whole campaign; raises where the cluster or a client cannot go on at all."""
@@ -270,7 +272,8 @@ async def run(
         await campaign.start()
         await campaign.begin_load()
         counts = {role.value: len(campaign.cluster.named(role)) for role in Role}
-        await campaign.disturb(seconds, plan(seed, counts, quiet_s=quiet_s, lasts_s=lasts_s))
+        faults = plan(seed, counts, quiet_s=quiet_s, lasts_s=lasts_s, kinds=kinds, roles=roles)
+        await campaign.disturb(seconds, faults)
         await asyncio.sleep(SETTLE_S)
         await campaign.finish_load()
         observations = campaign.seen()

@@ -17,20 +17,26 @@ class Planned:
     lasts_s: float
 
 
-_KINDS = ("kill", "kill", "kill", "pause", "cut-in", "cut-out", "cut-both")
-_ROLES = ("broker", "broker", "broker", "bookie", "bookie", "bookie", "etcd")
+KINDS = ("kill", "kill", "kill", "pause", "cut-in", "cut-out", "cut-both")
+ROLES = ("broker", "broker", "broker", "bookie", "bookie", "bookie", "etcd")
 
 
 def plan(
-    seed: int, counts: dict[str, int], *, quiet_s: Sequence[float], lasts_s: Sequence[float]
+    seed: int,
+    counts: dict[str, int],
+    *,
+    quiet_s: Sequence[float],
+    lasts_s: Sequence[float],
+    kinds: Sequence[str] = KINDS,
+    roles: Sequence[str] = ROLES,
 ) -> Iterator[Planned]:
     """Faults without end. `counts` says how many processes there are of each role."""
     chance = random.Random(seed)
     while True:
-        role = chance.choice(_ROLES)
+        role = chance.choice(roles)
         yield Planned(
             quiet_s=chance.uniform(*quiet_s),
-            kind=chance.choice(_KINDS),
+            kind=chance.choice(kinds),
             role=role,
             index=chance.randrange(counts[role]),
             lasts_s=chance.uniform(*lasts_s),
