@@ -211,24 +211,24 @@ class Proxy:
         task = asyncio.get_running_loop().create_task(self._relay(reader, writer))
         self._relays.add(task)
         task.add_done_callback(self._relays.discard)
+        # Also where it was cancelled before it began.
+        task.add_done_callback(lambda _: writer.close())
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._flows.wait()
         try:
-            await self._flows.wait()
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         except OSError:
-            writer.close()
             return
         there = asyncio.ensure_future(self._pump(reader, far_writer))
         back = asyncio.ensure_future(self._pump(far_reader, writer))
         try:
             await asyncio.wait((there, back), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            far_writer.close()
             there.cancel()
             back.cancel()
             await asyncio.gather(there, back, return_exceptions=True)
-            writer.close()
-            far_writer.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
