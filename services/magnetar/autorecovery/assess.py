@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from random import Random
 
 from magnetar.autorecovery.members import Members, Standing
-from magnetar.autorecovery.shape import UNENDED, Part, copies_wanted, parts, slots_used
+from magnetar.autorecovery.shape import UNENDED, Part, copies_wanted, holding, parts
 from magnetar.bookie.api import BookieIdentity
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.placement import choose_more
@@ -70,8 +70,7 @@ def assess(metadata: LedgerMetadata, members: Members) -> Assessment:
     reasons: dict[str, None] = {}
     for part in parts(metadata):
         lost: list[BookieIdentity] = []
-        for number in _numbers_used(metadata, part):
-            identity = part.bookies[number]
+        for identity in holding(metadata, part):
             standing = members.standing(identity)
             if standing is Standing.AWAY:
                 waiting = True
@@ -91,16 +90,6 @@ def assess(metadata: LedgerMetadata, members: Members) -> Assessment:
     if in_recovery:
         reasons["its recovery was begun and not finished"] = None
     return Assessment(tuple(closed), open_part, in_recovery, waiting, tuple(reasons))
-
-
-def _numbers_used(metadata: LedgerMetadata, part: Part) -> Collection[int]:
-    """The numbers of an ensemble's bookies that hold something of it, or may come to."""
-    size = len(part.bookies)
-    if part.last == UNENDED:
-        return range(size)
-    return sorted(
-        slots_used(size, metadata.write_quorum, metadata.stripe_entries, part.first, part.last)
-    )
 
 
 def shown(identity: BookieIdentity) -> str:

@@ -24,6 +24,7 @@ from magnetar.autorecovery.records import (
     page_prefix,
     readable,
 )
+from magnetar.autorecovery.shape import holding, parts
 from magnetar.bookie.api import BookieIdentity
 from magnetar.bookie.registration import KNOWN_PREFIX, draining_key
 from magnetar.core.clock import Clock
@@ -97,11 +98,12 @@ class Decommission:
             for record in page.ledgers:
                 metadata = record.metadata
                 width = metadata.write_quorum
-                if self._names(metadata):
+                widths = self._widths(metadata)
+                if widths:
                     ledgers += 1
                     size += _share(metadata)
                     self._note(page, metadata)
-                    width = max(width, *(len(one.bookies) for one in metadata.ensembles))
+                    width = max(width, *widths)
                 if width > needed:
                     needed, widest = width, metadata.ledger_id
         living = [info for info in self._bookies.living() if self._is_it(info.identity)]
@@ -156,7 +158,7 @@ class Decommission:
         return left
 
     async def _look_at(self, page: Page, left: Left) -> None:
-        naming = [one.metadata for one in page.ledgers if self._names(one.metadata)]
+        naming = [one.metadata for one in page.ledgers if self._widths(one.metadata)]
         if not naming:
             return
         records = await self._records(page.number)
@@ -193,8 +195,13 @@ class Decommission:
     def _is_it(self, identity: BookieIdentity) -> bool:
         return identity.bookie_id == self.bookie_id
 
-    def _names(self, metadata: LedgerMetadata) -> bool:
-        return any(self._is_it(identity) for one in metadata.ensembles for identity in one.bookies)
+    def _widths(self, metadata: LedgerMetadata) -> list[int]:
+        """How many bookies each ensemble has of which this one holds something, or may come to."""
+        return [
+            len(part.bookies)
+            for part in parts(metadata)
+            if any(self._is_it(identity) for identity in holding(metadata, part))
+        ]
 
 
 def _why(metadata: LedgerMetadata, record: UnderReplicated | None) -> str:
@@ -212,7 +219,8 @@ def _why(metadata: LedgerMetadata, record: UnderReplicated | None) -> str:
 def _share(metadata: LedgerMetadata) -> int:
     """About how many bytes one bookie has of it."""
     size = max((len(one.bookies) for one in metadata.ensembles), default=1)
-    return metadata.length_bytes * min(metadata.write_quorum, size) // size
+    length = metadata.length_bytes or metadata.counted_bytes
+    return length * min(metadata.write_quorum, size) // size
 
 
 def eta_s(bytes_at_start: int, bytes_left: int, elapsed_s: float) -> float | None:

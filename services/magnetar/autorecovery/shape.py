@@ -60,6 +60,19 @@ def holders(
     )
 
 
+def holding(metadata: LedgerMetadata, part: Part) -> list[BookieIdentity]:
+    """The part's bookies that hold something of it, or may come to.
+
+    The last ensemble of a closed ledger may be empty, and a short one may leave some bookies out.
+    """
+    if part.last == UNENDED:
+        return list(part.bookies)
+    size, quorum, stripe = len(part.bookies), metadata.write_quorum, metadata.stripe_entries
+    return [
+        part.bookies[at] for at in sorted(slots_used(size, quorum, stripe, part.first, part.last))
+    ]
+
+
 def slots_used(
     ensemble_size: int, write_quorum: int, stripe_entries: int, first: int, last: int
 ) -> set[int]:

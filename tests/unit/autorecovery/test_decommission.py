@@ -154,3 +154,16 @@ def test_its_own_word_counts_where_no_record_names_it_any_more() -> None:
         await stage.stop()
 
     run(main)
+
+
+def test_an_ensemble_that_never_got_an_entry_is_nobodys_need() -> None:
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        await stage.ledger(1, (0, "b c d"), (9, "a c d"), last=8)
+        job = job_on(stage, "a")
+        first = await job.look_first()
+        assert (first.ledgers, first.problem) == (0, "")
+        assert (await job.look()).ledgers == 0
+        await stage.stop()
+
+    run(main)

@@ -77,8 +77,7 @@ def test_a_writer_that_replaces_a_lost_bookie_itself_is_not_disturbed() -> None:
 def test_an_orphaned_ledger_is_ended_after_the_grace_time_and_made_whole() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
-        entries = {"state": LedgerState.OPEN, "last": 20}
-        await stage.ledger(1, (0, "a b c"), **entries)
+        await stage.ledger(1, (0, "a b c"), last=20, state=LedgerState.OPEN)
         node = await stage.node()
         await asyncio.sleep(20)
         stage.bookies.lose(stage.by_name["a"])

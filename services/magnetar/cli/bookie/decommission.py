@@ -124,11 +124,26 @@ async def _wait(args: argparse.Namespace, job: "Decommission", first: "Preflight
 def _progress(
     args: argparse.Namespace, ledgers: int
 ) -> AbstractContextManager[Callable[[int, str], None]]:
-    if args.json or not sys.stderr.isatty():
+    if args.json:
         return nullcontext(lambda _done, _remark: None)
+    if not sys.stderr.isatty():
+        return nullcontext(_lines(ledgers))
     from magnetar.cli.ledger_progress import draining
 
     return draining(f"emptying {args.bookie_id}", ledgers)
+
+
+def _lines(ledgers: int) -> Callable[[int, str], None]:
+    """Off a terminal: a line whenever something has changed."""
+    before: tuple[int, str] | None = None
+
+    def show(done: int, remark: str) -> None:
+        nonlocal before
+        if before != (done, remark):
+            print(f"{ledgers - done} of {ledgers} ledgers left, {remark}", flush=True)
+        before = (done, remark)
+
+    return show
 
 
 def _show_left(
@@ -144,11 +159,9 @@ def _show_left(
     if args.json:
         print_json({"event": "progress", "eta_s": eta, "left": left})
         return
-    remark = f"{left.open} open, {left.hopeless} stuck" if left.open or left.hopeless else ""
-    show(max(0, first.ledgers - left.ledgers), remark)
-    if not sys.stderr.isatty():
-        soon = "" if eta is None else f", about {eta:.0f} s"
-        print(f"{left.ledgers} ledgers, {left.bytes} bytes left{soon} {remark}".rstrip())
+    soon = "" if eta is None or not left.bytes else f", about {eta:.0f} s more"
+    remark = f" ({left.open} open, {left.hopeless} stuck)" if left.open or left.hopeless else ""
+    show(max(0, first.ledgers - left.ledgers), f"{left.bytes} bytes{soon}{remark}")
 
 
 def _refuse(args: argparse.Namespace, left: "Left", why: str) -> bool:
