@@ -30,11 +30,15 @@ async def check(world: "World") -> None:
         if plan.audited:
             await _check_log(world, topic)
     await check_copies(world)
+
+
+def check_failures(world: "World") -> None:
+    """No task of any node ended in an exception that nobody expected."""
     world.loop.unread_failures(world.processes())
     for process, text, error in world.loop.failures:
-        history.violated(f"unhandled in {process.name}: {text} {error!r}")
+        world.history.violated(f"unhandled in {process.name}: {text} {error!r}")
     for text in world.watching.errors:
-        history.violated(f"an error was logged: {text}")
+        world.history.violated(f"an error was logged: {text}")
 
 
 async def _leave(world: "World") -> None:

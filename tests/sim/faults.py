@@ -234,9 +234,9 @@ async def _slow_network(world: "World", fault: FaultPlan, rng: Random) -> None:
 
 async def _unload(world: "World", fault: FaultPlan, rng: Random) -> None:
     node = _one_of(world.brokers, rng)
-    topic = rng.choice(world.plan.topics)
     if node is None or node.unload is None or node.process is None:
         return
+    topic = rng.choice(world.plan.topics)
     world.tell(f"{node.name} is asked to unload {topic.name}")
     node.process.start(node.unload(topic.name), "unload")
 

@@ -70,6 +70,8 @@ class Plan:
     """One run."""
 
     seed: int
+    world: str
+    """`topics`, or `ledgers`: see `ledger_world.py`."""
     bookies: int
     brokers: int
     quorum: tuple[int, int, int]
@@ -90,6 +92,7 @@ def draw_plan(seed: int) -> Plan:
     quorum = rng.choice(QUORUMS)
     plan = Plan(
         seed=seed,
+        world=rng.choice(("topics", "topics", "topics", "ledgers")),
         bookies=max(quorum[0], rng.choice((3, 3, 4, 5))),
         brokers=rng.choice((1, 2, 2, 3)),
         quorum=quorum,
@@ -103,7 +106,10 @@ def draw_plan(seed: int) -> Plan:
         ),
     )
     fault_span_s = rng.choice((6.0, 12.0, 20.0))
-    for number in range(rng.choice((1, 1, 2, 3))):
+    if plan.world == "ledgers":
+        plan.brokers = rng.choice((2, 3))
+        fault_span_s = 8.0
+    for number in range(rng.choice((1, 1, 2, 3)) if plan.world == "topics" else 0):
         plan.topics.append(_draw_topic(rng, number, fault_span_s))
     kinds = [kind for kind in FAULT_KINDS if rng.random() < 0.35] or ["kill broker"]
     lossy = [kind for kind in kinds if kind in LOSSY]

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from tests.sim import determinism
-from tests.sim.checker import check
-from tests.sim.faults import play
+from tests.sim.checker import check_failures
+from tests.sim.ledger_world import LedgerWorld
 from tests.sim.loop import Deadlock, SimLoop, run
 from tests.sim.plan import Plan, draw_plan
 from tests.sim.run import Result
@@ -22,6 +23,7 @@ from magnetar.metadata.watches import LocalWatch
 determinism.hash_by_birth(BookieConnection, Cursor, LedgerWriter, Link, LocalWatch, Session)
 
 Patch = Callable[[], None]
+WORLDS: Final[dict[str, type[World]]] = {"topics": World, "ledgers": LedgerWorld}
 
 
 def simulate(
@@ -36,7 +38,7 @@ def simulate(
     loop = SimLoop(seed)
     watching = Watching(loop, trace=trace)
     watching.install()
-    world = World(plan, loop, watching)
+    world = WORLDS[plan.world](plan, loop, watching)
     result = Result(seed)
     try:
         run(loop, _main(world))
@@ -54,12 +56,8 @@ def simulate(
 async def _main(world: World) -> None:
     plan = world.plan
     world.tell(
-        f"seed {plan.seed}: {plan.bookies} bookies, {plan.brokers} brokers, quorum {plan.quorum}, "
-        f"{len(plan.topics)} topics, {len(plan.faults)} faults"
+        f"seed {plan.seed}: {plan.world}, {plan.bookies} bookies, {plan.brokers} brokers, "
+        f"quorum {plan.quorum}, {len(plan.topics)} topics, {len(plan.faults)} faults"
     )
-    await world.start()
-    world.tell("started")
-    await play(world)
-    await world.heal()
-    await world.settle()
-    await check(world)
+    await world.run_all()
+    check_failures(world)

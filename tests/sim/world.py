@@ -6,12 +6,15 @@ a bound of virtual time), check.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from tests.sim.bookies import bookie_main
 from tests.sim.brokers import BROKER_PORT, broker_main, prepare_cluster
+from tests.sim.checker import check
 from tests.sim.client import Client
+from tests.sim.faults import play
 from tests.sim.history import History
 from tests.sim.loop import Process, SimLoop
 from tests.sim.metadata import MetadataServer
@@ -37,16 +40,23 @@ class World:
         self.network = Network(loop, plan.weather)
         self.metadata = MetadataServer(loop, self.network)
         self.history = History(loop.time)
-        self.bookies = [self._node(f"bookie-{n + 1}", bookie_main) for n in range(plan.bookies)]
-        self.brokers = [self._node(f"broker-{n + 1}", broker_main) for n in range(plan.brokers)]
+        self.bookies = [
+            Node(loop, self.network, f"bookie-{n + 1}", lambda node: bookie_main(node, self))
+            for n in range(plan.bookies)
+        ]
+        self.brokers = [
+            Node(loop, self.network, f"broker-{n + 1}", self.member_main)
+            for n in range(plan.brokers)
+        ]
         self.nodes = {node.name: node for node in (*self.bookies, *self.brokers)}
         self.clients = [Process(loop, f"client-{n}", f"client-{n}") for n in range(2)]
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self.healed_at = 0.0
 
-    def _node(self, name: str, main: object) -> Node:
-        return Node(self.loop, self.network, name, lambda node: main(node, self))  # type: ignore[operator]
+    def member_main(self, node: Node) -> Coroutine[Any, Any, None]:
+        """What runs in a broker's process."""
+        return broker_main(node, self)
 
     def tell(self, text: str) -> None:
         self.watching.tell(text)
@@ -58,6 +68,15 @@ class World:
 
     def hosts(self) -> list[str]:
         return [*self.nodes, "metadata", *(client.host for client in self.clients)]
+
+    async def run_all(self) -> None:
+        """The whole run."""
+        await self.start()
+        self.tell("started")
+        await play(self)
+        await self.heal()
+        await self.settle()
+        await check(self)
 
     # -- phases ----------------------------------------------------------------------------
 

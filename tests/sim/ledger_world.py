@@ -1,0 +1,196 @@
+"""A smaller world: ledgers that are written by some and ended by others at the same time.
+
+Between a topic and its ledgers stand ownership and leases, which see to it that a ledger is seldom
+ended under a living writer. Here nothing sees to that, so that the ledger protocol (fencing,
+ensemble change, recovery, close) meets itself as often as possible. What must hold: an entry that
+was confirmed to its writer is in the ledger, whoever ended it; all who ended it agree on its end;
+every entry up to there reads back as it was appended.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from tests.sim.bookies import registered_bookies
+from tests.sim.brokers import ledger_settings
+from tests.sim.copies import check_copies
+from tests.sim.faults import play
+from tests.sim.metadata import MetadataClient
+from tests.sim.nodes import Node
+from tests.sim.world import World
+
+from magnetar.bookie.api import NoSuchLedger
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.writer import LedgerWriter
+
+APPENDS_MAX: Final = 30
+LEDGERS_MAX: Final = 24
+READ_BYTES: Final = 1 << 20
+SETTLE_S_MAX: Final = 120.0
+PASSING: Final = (MagnetarError, TimeoutError)
+
+
+@dataclass(slots=True)
+class LedgerLog:
+    """What is known of one ledger from outside."""
+
+    appended: list[bytes] = field(default_factory=list)
+    confirmed: int = -1
+    ends: dict[int, str] = field(default_factory=dict)
+    """Where somebody found it to end, and who."""
+
+
+class LedgerWorld(World):
+    """See the module's text. Its `brokers` are processes that write and end ledgers."""
+
+    logs: dict[int, LedgerLog]
+
+    async def run_all(self) -> None:
+        """The whole run."""
+        self.logs = {}
+        for node in self.nodes.values():
+            node.start()
+        await asyncio.sleep(1.0)
+        self.tell("started")
+        await play(self)
+        await self.heal()
+        await self._check()
+        await check_copies(self)
+
+    def member_main(self, node: Node) -> Coroutine[Any, Any, None]:
+        return ledger_main(node, self)
+
+    def log(self, ledger_id: int) -> LedgerLog:
+        return self.logs.setdefault(ledger_id, LedgerLog())
+
+    def ended(self, ledger_id: int, last_entry: int, by: str) -> None:
+        """Somebody found the ledger closed."""
+        log = self.log(ledger_id)
+        if log.ends and last_entry not in log.ends:
+            self.history.violated(
+                f"ledger {ledger_id} ends at {last_entry} for {by}, but at {log.ends}"
+            )
+        log.ends.setdefault(last_entry, by)
+
+    async def _check(self) -> None:
+        judge = Node(self.loop, self.network, "judge", lambda node: self._judge(node))
+        judge.start()
+        deadline = self.loop.now + SETTLE_S_MAX
+        while not judge.ready:
+            if self.loop.now > deadline:
+                self.history.violated("the ledgers could not be ended and read in time")
+                break
+            await asyncio.sleep(0.5)
+        for node in self.brokers:
+            node.kill()
+        for ledger_id, log in self.logs.items():
+            # Again: what was confirmed late counts as much.
+            for last_entry in log.ends:
+                if log.confirmed > last_entry:
+                    self.history.violated(
+                        f"ledger {ledger_id}: entry {log.confirmed} was confirmed, "
+                        f"but it ends at {last_entry} ({log.ends[last_entry]})"
+                    )
+
+    async def _judge(self, node: Node) -> None:
+        client = await connected(node, self)
+        for ledger_id in sorted(self.logs):
+            while True:
+                try:
+                    reader = await client.open(ledger_id, recover=True)
+                    self.ended(ledger_id, reader.last_entry, node.name)
+                    await read_whole(self, reader, ledger_id)
+                    break
+                except NoSuchLedger:
+                    self.history.violated(f"ledger {ledger_id} is gone")
+                    break
+                except PASSING as error:
+                    self.tell(f"ledger {ledger_id} not read yet: {error}")
+                    await asyncio.sleep(1.0)
+        node.ready = True
+
+
+async def connected(node: Node, world: World) -> LedgerClient:
+    """A client of ledgers in this node's process."""
+    store = MetadataClient(world.metadata, node.clock)
+    bookies = registered_bookies(node, store)
+    await bookies.start()
+    return LedgerClient(store, bookies, node.clock, ledger_settings(world), rng=node.rng)
+
+
+async def ledger_main(node: Node, world: LedgerWorld) -> None:
+    """Writes ledgers, and ends those of others and its own."""
+    client = await connected(node, world)
+    node.ready = True
+    tasks = [write_ledgers(node, world, client), write_ledgers(node, world, client)]
+    await asyncio.gather(*tasks, end_ledgers(node, world, client))
+
+
+async def write_ledgers(node: Node, world: LedgerWorld, client: LedgerClient) -> None:
+    rng = Random(node.rng.randrange(1 << 30))
+    while not world.healed_at and len(world.logs) < LEDGERS_MAX:
+        try:
+            writer = await client.create({})
+            await write_ledger(rng, world, writer)
+            if rng.random() < 0.4:
+                closed = await writer.close()
+                world.ended(writer.ledger_id, closed.last_entry, node.name)
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+        except PASSING:
+            await asyncio.sleep(rng.uniform(0.05, 0.5))
+
+
+async def write_ledger(rng: Random, world: LedgerWorld, writer: LedgerWriter) -> None:
+    log = world.log(writer.ledger_id)
+    pace_s = rng.choice((0.001, 0.01, 0.05, 0.3))
+    for _ in range(rng.randint(1, APPENDS_MAX)):
+        count = rng.choice((1, 1, 2, 7))
+        first = len(log.appended)
+        entries = [
+            f"{writer.ledger_id}/{first + at}/".encode() + rng.randbytes(rng.choice((5, 200)))
+            for at in range(count)
+        ]
+        log.appended += entries
+
+        def on_appended(
+            first: int, error: MagnetarError | None, log: LedgerLog = log, count: int = count
+        ) -> None:
+            if error is None:
+                log.confirmed = max(log.confirmed, first + count - 1)
+
+        writer.append(entries, on_appended)
+        if writer.error is not None:
+            return
+        await asyncio.sleep(rng.expovariate(1.0) * pace_s)
+
+
+async def end_ledgers(node: Node, world: LedgerWorld, client: LedgerClient) -> None:
+    rng = Random(node.rng.randrange(1 << 30))
+    while not world.healed_at:
+        await asyncio.sleep(rng.expovariate(3.0))
+        if not world.logs:
+            continue
+        known = sorted(world.logs)
+        ledger_id = rng.choice(known[-3:] if rng.random() < 0.8 else known)
+        try:
+            reader = await client.open(ledger_id, recover=True)
+            world.ended(ledger_id, reader.last_entry, node.name)
+            await read_whole(world, reader, ledger_id)
+        except PASSING:
+            continue
+
+
+async def read_whole(world: LedgerWorld, reader: LedgerReader, ledger_id: int) -> None:
+    """Every entry up to the end is what was appended."""
+    appended: Sequence[bytes] = world.log(ledger_id).appended
+    at = 0
+    while at <= reader.last_entry:
+        for entry_id, data in await reader.read(at, reader.last_entry, bytes_max=READ_BYTES):
+            if entry_id != at or at >= len(appended) or data != appended[at]:
+                world.history.violated(f"ledger {ledger_id}: entry {at} is not what was appended")
+                return
+            at += 1
