@@ -54,6 +54,9 @@ class RemoteSettings:
     timeout_s: float = 5.0
     """Of any request; to the next tick of the connection's timer."""
     ping_idle_s: float = 10.0
+    ping_read_only_s: float = 0.5
+    """Of a bookie that takes no adds, which nobody asks then: how else would one learn that it
+    takes them again? After an outage of the metadata store all are so for a moment."""
     retry_s_min: float = 0.05
     retry_s_max: float = 5.0
 

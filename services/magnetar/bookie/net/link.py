@@ -338,7 +338,9 @@ class Link(asyncio.BufferedProtocol):
         self._tick += 1
         if not self.pending:
             self._ticking = False
-            self._timer = self._loop.call_later(self._owner.settings.ping_idle_s, self._idle)
+            settings = self._owner.settings
+            idle_s = settings.ping_idle_s if self._owner.writable else settings.ping_read_only_s
+            self._timer = self._loop.call_later(idle_s, self._idle)
             return
         self._timer = self._loop.call_later(TICK_S, self._ticked)
         if self.opened:
