@@ -179,8 +179,8 @@ async def test_an_outage_shorter_than_the_lease_is_not_noticed() -> None:
 async def test_it_is_suspended_at_the_deadline_and_not_before() -> None:
     stage = Stage()
     await stage.start()
-    await asyncio.sleep(3 * TTL_S + TICK_S)
-    last = 3 * TTL_S  # when it was renewed last
+    last = 3 * TTL_S + BETWEEN_S  # when it was renewed last
+    await asyncio.sleep(last + TICK_S)
     stage.store.away = True
     await asyncio.sleep(TTL_S - 2 * TICK_S)
     assert stage.session.valid
