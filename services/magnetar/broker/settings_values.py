@@ -90,12 +90,12 @@ def _as_number(value: object, whole: bool) -> int | float:
         number = int(value) if whole and isinstance(value, str) else float(value)
     except ValueError:
         raise ValueError(f"should be a {'whole ' if whole else ''}number") from None
+    if not math.isfinite(number):
+        raise ValueError("should be a number")
     if whole:
         if number != int(number):
             raise ValueError("should be a whole number")
         return int(value)
-    if not math.isfinite(number):
-        raise ValueError("should be a number")
     return number
 
 
