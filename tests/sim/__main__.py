@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections import Counter
+from functools import partial
 from typing import Final
 
 from tests.sim import determinism
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: every line as it comes")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--bug", default="", help="with this planted bug (tests/sim/bugs)")
+    parser.add_argument("--hunt", action="store_true", help="each planted bug (or --bug), alone")
     parser.add_argument("--counts", action="store_true", help="how often what happened")
     parser.add_argument("--hashes", action="store_true", help="the hash of each run's trace")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
@@ -33,12 +35,14 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim", *sys.argv[1:]])  # noqa: S606
     determinism.install()
-    from tests.sim.bugs import patch_of
+    from tests.sim.bugs import bug_of
     from tests.sim.simulate import simulate
 
-    patch = patch_of(arguments.bug)
+    if arguments.hunt:
+        return hunt(arguments)
+    bug = bug_of(arguments.bug)
     if arguments.seed is not None:
-        result = simulate(arguments.seed, trace=arguments.trace, patch=patch)
+        result = simulate(arguments.seed, trace=arguments.trace, bug=bug)
         show(result, arguments.bug)
         return 1 if result.violations else 0
     seeds = range(arguments.base, arguments.base + arguments.seeds)
@@ -46,7 +50,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     done = failed = 0
     longest = Result(-1)
-    for result in run_forked(seeds, lambda seed: simulate(seed, patch=patch), jobs=arguments.jobs):
+    for result in run_forked(seeds, lambda seed: simulate(seed, bug=bug), jobs=arguments.jobs):
         done += 1
         if arguments.hashes:
             print(f"trace {result.seed} {hash_text(result)}")
@@ -68,6 +72,29 @@ def main() -> int:
         for name, count in sorted(counts.items()):
             print(f"{count:6d} {name}")
     return 1 if failed else 0
+
+
+def hunt(arguments: argparse.Namespace) -> int:
+    """Looks for every planted bug; 1 where one is not found."""
+    from tests.sim.bugs import all_bugs
+    from tests.sim.simulate import simulate
+
+    missed = 0
+    for bug in all_bugs().values():
+        if arguments.bug not in ("", bug.name):
+            continue
+        seeds = range(arguments.base, arguments.base + arguments.seeds)
+        begun, tried, found = time.monotonic(), 0, None
+        for result in run_forked(seeds, partial(simulate, bug=bug), jobs=arguments.jobs):
+            tried += 1
+            if result.violations:
+                found = result
+                break
+        missed += found is None
+        said = "not found" if found is None else f"seed {found.seed}: {found.violations[0][:150]}"
+        took_s = time.monotonic() - begun
+        print(f"{bug.name}: {tried} seeds, {took_s:.1f} s, {said}", flush=True)
+    return 1 if missed else 0
 
 
 def hash_text(result: Result) -> str:

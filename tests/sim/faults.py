@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 BETWEEN_RESETS_S: Final = 0.4
 FLIPPED_BITS_MAX: Final = 3
 STOP_S_MAX: Final = 30.0
+STEPS_MAX: Final = 40
 
 Play = Callable[["World", FaultPlan, Random], Awaitable[None]]
 
@@ -50,16 +51,22 @@ def _kill(bookies: bool, *, power: bool = False) -> Play:
         if node is None:
             return
         life = node.process
-        if power:
+        if power and rng.random() < 0.6:
+            steps = rng.randint(1, STEPS_MAX)
+            world.tell(f"{node.name} loses power at the {steps}th step of its disk from now")
+            node.power_off_within(steps)
+        elif power:
             world.tell(f"{node.name} loses power for {fault.for_s:.2f} s")
             node.power_off()
         else:
             world.tell(f"{node.name} is killed for {fault.for_s:.2f} s")
             node.kill()
         await asyncio.sleep(fault.for_s)
-        if node.process is life:
+        if node.process is life and not node.alive:
             world.tell(f"{node.name} starts again")
             node.start()
+        elif node.disk is not None:
+            node.disk.cut_at = -1
 
     return kill
 
@@ -196,6 +203,30 @@ async def _flip_bits(world: "World", fault: FaultPlan, rng: Random) -> None:
             world.tell(f"{node.name}: bit {bit % 8} of byte {bit // 8} of {path} is flipped")
 
 
+async def _flip_journal(world: "World", fault: FaultPlan, rng: Random) -> None:
+    """Bits of what a restart would replay; so the bookie is restarted."""
+    node = rng.choice(world.bookies)
+    if node.disk is None or not node.alive:
+        return
+    node.kill()
+    life = node.process
+    journals = [
+        path
+        for path, inode in sorted(node.disk.inodes.items())
+        if path.parent.name == "journal" and any(inode.data)
+    ]
+    for _ in range(rng.randint(1, FLIPPED_BITS_MAX)):
+        if journals:
+            path = journals[-1] if rng.random() < 0.7 else rng.choice(journals)
+            used = len(node.disk.inodes[path].data.rstrip(b"\0"))
+            bit = rng.randrange(8 * used)
+            node.disk.flip(path, bit)
+            world.tell(f"{node.name}: bit {bit % 8} of byte {bit // 8} of {path} is flipped")
+    await asyncio.sleep(fault.for_s)
+    if node.process is life:
+        node.start()
+
+
 async def _wipe(world: "World", fault: FaultPlan, rng: Random) -> None:
     node = rng.choice(world.bookies)
     world.tell(f"{node.name} gets an empty disk, after {fault.for_s:.2f} s")
@@ -257,6 +288,7 @@ FAULTS: Final[dict[str, Play]] = {
     "slow disk": _slow_disk,
     "full disk": _full_disk,
     "flip bits": _flip_bits,
+    "flip journal": _flip_journal,
     "wipe bookie": _wipe,
     "clock jump": _clock_jump,
     "resets": _resets,

@@ -109,7 +109,7 @@ class Process:
             if not self.alive:
                 break
         loop.current = None
-        if self.unsent:
+        if self.unsent and self.alive:
             unsent, self.unsent = self.unsent, []
             for ship in unsent:
                 ship()

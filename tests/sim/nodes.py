@@ -97,7 +97,8 @@ class Node:
 
     def power_off(self) -> None:
         """The host is gone; its disk keeps what was synced, and of the rest what the seed says."""
-        if self.process is None or not self.process.alive:
+        cut = self.disk is not None and self.disk.dead
+        if self.process is None or not (self.process.alive or cut):
             return
         self.process.kill()
         self.network.lost_power(self.process)
@@ -105,6 +106,11 @@ class Node:
         if self.disk is not None:
             self.disk.dead = True
             self.disk = self._prepared(self.disk.after_cut(self.loop.rng))
+
+    def power_off_within(self, steps: int) -> None:
+        """The power goes in the middle of one of the next steps of the disk."""
+        if self.disk is not None:
+            self.disk.cut_at = self.disk.steps + steps
 
     def jump_clock(self, milliseconds: int) -> None:
         self._skew_ms += milliseconds
@@ -137,6 +143,11 @@ class Node:
         return disk
 
     def _step(self, kind: str, path: Path) -> OSError | None:
+        if self.disk is not None and self.disk.steps + 1 == self.disk.cut_at:
+            # In the middle of what it does now; nothing that it writes to anybody leaves.
+            self.loop.at(self.loop.now, self.power_off)
+            if self.process is not None:
+                self.process.kill()
         if kind.endswith("sync") and self.process is not None:
             self.process.spend(self.disk_ms / 1000 * self.loop.rng.uniform(0.3, 2.0))
         return None

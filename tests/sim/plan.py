@@ -26,6 +26,7 @@ FAULT_KINDS: Final = (
     "slow disk",
     "full disk",
     "flip bits",
+    "flip journal",
     "wipe bookie",
     "clock jump",
     "resets",
@@ -34,7 +35,7 @@ FAULT_KINDS: Final = (
     "stop broker",
     "stop bookie",
 )
-LOSSY: Final = frozenset(("flip bits", "wipe bookie"))
+LOSSY: Final = frozenset(("flip bits", "flip journal", "wipe bookie"))
 """Kinds that take a copy for good: a run has at most one such, on one bookie."""
 
 QUORUMS: Final = ((3, 2, 2), (2, 2, 2), (3, 3, 2), (4, 3, 2), (3, 2, 2))
@@ -110,7 +111,7 @@ def draw_plan(seed: int) -> Plan:
         plan.brokers = rng.choice((2, 3))
         fault_span_s = 8.0
     for number in range(rng.choice((1, 1, 2, 3)) if plan.world == "topics" else 0):
-        plan.topics.append(_draw_topic(rng, number, fault_span_s))
+        plan.topics.append(draw_topic(rng, number, fault_span_s))
     kinds = [kind for kind in FAULT_KINDS if rng.random() < 0.35] or ["kill broker"]
     lossy = [kind for kind in kinds if kind in LOSSY]
     for kind in lossy[1:]:
@@ -128,7 +129,7 @@ def draw_plan(seed: int) -> Plan:
     return plan
 
 
-def _draw_topic(rng: Random, number: int, span_s: float) -> TopicPlan:
+def draw_topic(rng: Random, number: int, span_s: float) -> TopicPlan:
     kinds = [("work", rng.choice((0, 1, 2, 3)), 1)]
     if rng.random() < 0.4:
         kinds.append(("more", rng.choice((1, 2, 3)), 2))

@@ -1,10 +1,10 @@
 """`simulate(seed)`: the run of one seed, from its plan to its result."""
 
 import time
-from collections.abc import Callable
 from typing import Final
 
 from tests.sim import determinism
+from tests.sim.bugs.bug import Bug
 from tests.sim.checker import check_failures
 from tests.sim.ledger_world import LedgerWorld
 from tests.sim.loop import Deadlock, SimLoop, run
@@ -22,19 +22,20 @@ from magnetar.metadata.watches import LocalWatch
 
 determinism.hash_by_birth(BookieConnection, Cursor, LedgerWriter, Link, LocalWatch, Session)
 
-Patch = Callable[[], None]
 WORLDS: Final[dict[str, type[World]]] = {"topics": World, "ledgers": LedgerWorld}
 
 
 def simulate(
-    seed: int, *, trace: bool = False, plan: Plan | None = None, patch: Patch | None = None
+    seed: int, *, trace: bool = False, plan: Plan | None = None, bug: Bug | None = None
 ) -> Result:
     """Runs a seed in this process, which is good for nothing else afterwards."""
     begun = time.perf_counter()
     determinism.begin(seed)
-    if patch is not None:
-        patch()
     plan = plan or draw_plan(seed)
+    if bug is not None:
+        bug.patch()
+        if bug.lean is not None:
+            bug.lean(plan)
     loop = SimLoop(seed)
     watching = Watching(loop, trace=trace)
     watching.install()

@@ -1,0 +1,131 @@
+"""Planted bugs above the ledgers: owners, cursors, rollover, dispatch."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from tests.sim.bugs.bug import Bug, plant
+from tests.sim.bugs.leaning import faults, quorum, together, topics
+
+from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
+from magnetar.ledger.replicated_writer import ReplicatedWriter
+from magnetar.managed_ledger import cursor_log, ledger_list
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.guarded import Created
+from magnetar.metadata.session import MetadataSession, SessionState
+from magnetar.metadata.store import Put
+
+
+def acks_before_they_are_durable() -> None:
+    def at_once(self: Cursor, on_durable: Callable[[Any], None]) -> None:
+        asyncio.get_running_loop().call_soon(on_durable, None)
+
+    plant(Cursor, "when_durable", at_once)
+
+
+def guard_is_left_out() -> None:
+    def nothing(self: ManagedLedgerFactory, guard: Any) -> None:
+        """Writes carry nothing of who owns the topic."""
+
+    plant(ManagedLedgerFactory, "guard_with", nothing)
+
+
+def a_lost_lease_is_believed() -> None:
+    plant(MetadataSession, "_suspend", lambda *_: None)
+    plant(MetadataSession, "valid", property(lambda self: self._state is not SessionState.CLOSED))
+
+
+def a_ledger_apart_from_its_record() -> None:
+    async def apart(
+        context: Any, name: str, properties: dict[str, str], put: Callable[[int], Put]
+    ) -> Created:
+        writer = await context.ledgers.create(properties)
+        planned = put(writer.ledger_id)
+        revision = await context.store.put(planned.key, planned.value)
+        return Created(writer, writer.ledger_id, revision)
+
+    plant(ledger_list, "create_guarded", apart)
+    plant(cursor_log, "create_guarded", apart)
+
+
+def receipts_after_the_first_copy() -> None:
+    made = ReplicatedWriter.__init__
+
+    def hasty(self: ReplicatedWriter, *args: Any) -> None:
+        made(self, *args)
+        self._ack_quorum = 1
+
+    plant(ReplicatedWriter, "__init__", hasty)
+
+
+def nothing_is_redelivered() -> None:
+    def forget(self: MultipleConsumersDispatcher, consumer: Any) -> None:
+        self.consumers.remove(consumer)
+        self.unacked -= consumer.unacked
+        consumer.pending.clear()
+        if not self.consumers:
+            self._emptied()
+        self._joined()
+
+    plant(MultipleConsumersDispatcher, "remove_consumer", forget)
+
+
+BUGS: Final = (
+    Bug(
+        "ack receipt before it is durable",
+        "An ack is answered from memory: after a crash the message comes again.",
+        acks_before_they_are_durable,
+        0,
+        together(topics(), faults("kill broker", count=6)),
+    ),
+    Bug(
+        "guard left out for a paused owner",
+        "A broker that was paused writes records of topics that another owns by now.",
+        guard_is_left_out,
+        0,
+        together(topics(), faults("pause broker", "cut off metadata", count=8, for_s=7.0)),
+    ),
+    Bug(
+        "a lost lease is believed",
+        "A broker goes on serving though it could not renew its lease.",
+        a_lost_lease_is_believed,
+        0,
+        together(topics(), faults("pause broker", "cut off metadata", count=8, for_s=7.0)),
+    ),
+    Bug(
+        "rollover races a create",
+        "A ledger is created, and written into the topic's record afterwards over whatever "
+        "stands there: of two owners that do so, one loses its ledger.",
+        a_ledger_apart_from_its_record,
+        0,
+        together(
+            topics(),
+            faults(
+                "kill broker",
+                "metadata loses answers",
+                "pause broker",
+                "cut off metadata",
+                count=8,
+                for_s=5.0,
+            ),
+        ),
+    ),
+    Bug(
+        "receipt after the first copy",
+        "Receipts go out before the ack quorum has the entry.",
+        receipts_after_the_first_copy,
+        0,
+        together(
+            quorum(2, 2, 2),
+            faults("wipe bookie", "slow disk", "kill broker", "pause bookie", count=9),
+        ),
+    ),
+    Bug(
+        "nothing is redelivered",
+        "What a consumer of a shared subscription held when it went is not given to the others.",
+        nothing_is_redelivered,
+        0,
+        together(topics(), faults("resets", count=4)),
+    ),
+)

@@ -1,0 +1,28 @@
+"""What a planted bug is, and how it is planted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.sim.plan import Plan
+
+Patch = Callable[[], None]
+Lean = Callable[[Plan], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One planted bug."""
+
+    name: str
+    story: str
+    """What goes wrong, and where it went wrong."""
+    patch: Patch
+    seed: int
+    """The first seed that finds it."""
+    lean: Lean | None = None
+
+
+def plant(owner: object, name: str, value: object) -> None:
+    """Puts `value` in the place of something of the product's, which must be there."""
+    getattr(owner, name)
+    setattr(owner, name, value)

@@ -1,0 +1,70 @@
+"""Ways in which a bug leans the plan: less of everything else, more of what it takes."""
+
+from random import Random
+
+from tests.sim.bugs.bug import Lean
+from tests.sim.plan import LOSSY, FaultPlan, Plan, draw_topic
+
+SPAN_S = 8.0
+
+
+def ledgers() -> Lean:
+    """Only runs of the world of ledgers."""
+
+    def lean(plan: Plan) -> None:
+        plan.world = "ledgers"
+        plan.brokers = max(plan.brokers, 2)
+        plan.topics.clear()
+
+    return lean
+
+
+def topics() -> Lean:
+    """Only runs of the world of topics."""
+
+    def lean(plan: Plan) -> None:
+        plan.world = "topics"
+        if not plan.topics:
+            plan.topics.append(draw_topic(Random(plan.seed), 0, SPAN_S))
+
+    return lean
+
+
+def faults(*kinds: str, count: int = 6, for_s: float = 2.0) -> Lean:
+    """These faults and no others; one that takes a copy for good comes once."""
+
+    def lean(plan: Plan) -> None:
+        rng = Random(plan.seed)
+        plan.faults.clear()
+        left = list(kinds)
+        for _ in range(count):
+            if not left:
+                break
+            kind = rng.choice(left)
+            if kind in LOSSY:
+                left.remove(kind)
+            at_s, length_s = rng.uniform(0.2, SPAN_S), rng.expovariate(1 / for_s)
+            plan.faults.append(FaultPlan(kind, at_s, length_s, rng.randrange(1 << 30)))
+        plan.faults.sort(key=lambda fault: fault.at_s)
+
+    return lean
+
+
+def quorum(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Lean:
+    """These quorums."""
+
+    def lean(plan: Plan) -> None:
+        plan.quorum = ensemble_size, write_quorum, ack_quorum
+        plan.bookies = max(plan.bookies, ensemble_size)
+
+    return lean
+
+
+def together(*leans: Lean) -> Lean:
+    """One after the other."""
+
+    def lean(plan: Plan) -> None:
+        for one in leans:
+            one(plan)
+
+    return lean
