@@ -9,6 +9,7 @@ Nothing here moves or deletes an entry, so it may be broken off and begun again 
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,7 +26,7 @@ from magnetar.autorecovery.records import (
     readable,
 )
 from magnetar.autorecovery.shape import holding, parts
-from magnetar.bookie.api import BookieIdentity
+from magnetar.bookie.api import BookieError, BookieIdentity
 from magnetar.bookie.registration import KNOWN_PREFIX, draining_key
 from magnetar.core.clock import Clock
 from magnetar.ledger.bookies import BookieSet
@@ -35,6 +36,8 @@ from magnetar.metadata.store import MetadataStore
 NAMED_MAX: Final = 100
 """Ledgers that are named one by one; all are counted."""
 LIST_TIMEOUT_S: Final = 120.0
+ASK_PATIENCE_S: Final = 30.0
+"""One that has just died is registered until its lease ends."""
 
 
 class InTheWay(msgspec.Struct, frozen=True):
@@ -120,7 +123,9 @@ class Decommission:
                 f"ledger {widest} is on so many. Add a bookie first"
             )
         for info in living:
-            await self._ask(info.identity)
+            # Where it does not answer now its lease may be about to end: `prove` asks again.
+            with contextlib.suppress(BookieError, TimeoutError):
+                await self._ask(info.identity)
         return Preflight(ledgers, size, bool(living), others, needed, problem)
 
     async def _stranger(self) -> str:
@@ -135,6 +140,21 @@ class Decommission:
         if bookie is not None:
             async with asyncio.timeout(LIST_TIMEOUT_S):
                 self.held.update(await bookie.list_ledgers())
+
+    async def _ask_while_it_lives(self) -> None:
+        """Until it has answered, or is registered no more; raises what it says in the end."""
+        deadline = self._clock.monotonic() + ASK_PATIENCE_S
+        while True:
+            living = [one for one in self._bookies.living() if self._is_it(one.identity)]
+            try:
+                for info in living:
+                    await self._ask(info.identity)
+            except (BookieError, TimeoutError):
+                if self._clock.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(1.0)
+            else:
+                return
 
     async def mark(self) -> None:
         """From now on no new ledger goes to it, and autorecovery empties it. Idempotent."""
@@ -179,10 +199,11 @@ class Decommission:
         return {record.ledger_id: record for record in found if record is not None}
 
     async def prove(self, checker: LedgerChecker, on_report: OnReport) -> CheckSummary:
-        """Reads every copy of every ledger that it held, its own not counted."""
-        for info in self._bookies.living():
-            if self._is_it(info.identity):
-                await self._ask(info.identity)
+        """Reads every copy of every ledger that it held, its own not counted.
+
+        Raises BookieError or TimeoutError where it is registered and does not say what it holds.
+        """
+        await self._ask_while_it_lives()
         summary = CheckSummary()
         run = CheckRun(self._store, checker, None, not_counting={self.bookie_id})
         await run.run(these_ledgers(self._store, sorted(self.held)), on_report, summary)
