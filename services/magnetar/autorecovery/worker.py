@@ -196,7 +196,8 @@ class Worker:
             raise
         except (MagnetarError, TimeoutError, ValueError, LookupError, OSError) as error:
             self._stats.failed(error)
-            log.error("attempt failed", ledger=ledger_id, error=repr(error), exc_info=error)
+            bug = error if isinstance(error, ValueError | LookupError) else None
+            log.error("attempt failed", ledger=ledger_id, error=repr(error), exc_info=bug)
             outcome = Outcome(OutcomeKind.FAILED, f"{type(error).__name__}: {error}")
         after = next_record(record, outcome, self._clock.now_ms(), self._settings, self._rng)
         change: Operation = (
