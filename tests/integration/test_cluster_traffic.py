@@ -97,6 +97,9 @@ def test_every_member_tells_of_its_health(cluster: LocalCluster) -> None:
         assert metric(member, "process_resident_memory_bytes") > 1 << 20
     for bookie in bookies(cluster):
         assert metric(bookie, "bookie_SERVER_STATUS") == 1
+    for broker in brokers(cluster):
+        assert metric(broker, "magnetar_bookies_writable") == 3
+        assert metric(broker, "magnetar_ledgers_degraded") == 0
     states = {row.name: row.state for row in Observer(cluster).look()}
     assert set(states.values()) == {"ready"}, states
 

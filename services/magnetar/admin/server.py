@@ -137,8 +137,11 @@ class _Load:
         from magnetar.admin.metrics.page import MetricsPage
         from magnetar.bookie.malloc import release_freed_memory
 
-        balance = None if self.cluster is None else self.cluster.balance
-        page = MetricsPage(self.service, self.bookies, balance)
+        if self.cluster is None:
+            page = MetricsPage(self.service, self.bookies)
+        else:
+            cluster = self.cluster
+            page = MetricsPage(self.service, self.bookies, cluster.balance, cluster.families)
         app = create_app(self.service, page, self.probes, self.cluster)
         server = EmbeddedServer(app, self.stopping, self.ready)
         # What was imported stays: the collector need not look through it, which would hold up the

@@ -104,6 +104,8 @@ def holds_text(row: MemberStatus) -> str:
     used, total = held.get("disk_used_bytes"), held.get("disk_bytes_total")
     if isinstance(used, int) and isinstance(total, int) and total:
         parts.append(f"disk {used / total:.0%}")
+    if held.get("ledgers_degraded"):
+        parts.append(f"{held['ledgers_degraded']} ledgers short of copies")
     if held.get("read_only_reason"):
         parts.append(f"read-only: {held['read_only_reason']}")
     return ", ".join(parts)

@@ -44,9 +44,7 @@ FLAGS: Final[Mapping[str, frozenset[str]]] = {
     "standalone": frozenset(
         ("data_dir", "host", "port", "http_port", "advertised_host", "wipe", "log_format")
     ),
-    "broker": frozenset(
-        (*_MEMBER_FLAGS, "port", "rack", "ensemble_size", "write_quorum", "ack_quorum")
-    ),
+    "broker": frozenset((*_MEMBER_FLAGS, "port", "ensemble_size", "write_quorum", "ack_quorum")),
     "bookie": frozenset((*_MEMBER_FLAGS, "port", "data_dir", "bookie_id", "rack", "autorecovery")),
     "autorecovery": frozenset(_MEMBER_FLAGS),
 }

@@ -7,7 +7,7 @@ sent away, the lease given back.
 """
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -19,14 +19,12 @@ from magnetar.broker.defaults import ensure_defaults
 from magnetar.broker.ledger_settings import managed_ledger_settings
 from magnetar.broker.service import BrokerService
 from magnetar.cluster.broker_balance import BrokerWork, choose_by
+from magnetar.cluster.broker_ledgers import BrokerLedgers
 from magnetar.cluster.listeners import Advertised, advertised
 from magnetar.cluster.membership import Membership, join
 from magnetar.cluster.nodes import Readiness, session_reason
 from magnetar.cluster.settings import BrokerProcessSettings
 from magnetar.core.clock import Clock, SystemClock
-from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.registered_bookies import RegisteredBookies
-from magnetar.ledger.settings import LedgerSettings
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.observe.health import HealthServer, Probes
 from magnetar.observe.listen import bind
@@ -54,7 +52,7 @@ class _Parts:
     settings: BrokerProcessSettings
     readiness: Readiness = field(default_factory=Readiness)
     service: BrokerService | None = None
-    bookies: RegisteredBookies | None = None
+    ledgers: BrokerLedgers | None = None
 
     def status(self) -> Mapping[str, object]:
         if self.service is None:
@@ -63,11 +61,12 @@ class _Parts:
         if (ownership := self.service.cluster_ownership) is not None:
             told["bundles"] = len(ownership.owned())
             told["brokers"] = [each.broker_id for each in ownership.brokers.living()]
-        if self.bookies is not None:
-            living = self.bookies.living()
-            told["bookies"] = [each.identity.bookie_id for each in living]
-            told["bookies_writable"] = sum(each.writable for each in living)
+        if self.ledgers is not None:
+            told |= self.ledgers.status()
         return told
+
+    def families(self) -> Iterable[str]:
+        return () if self.ledgers is None else self.ledgers.families()
 
     @property
     def probes(self) -> Probes:
@@ -133,18 +132,10 @@ async def _serve(
     store, session = member.store, member.session
     opened.push_async_callback(session.stop)
     broker_id = known.urls.http_url.partition("://")[2]
-    bookies = RegisteredBookies(
-        store, clock, cluster=member.cluster.cluster_id, client=f"broker {broker_id}"
-    )
-    opened.push_async_callback(bookies.stop)
-    await bookies.start()
-    quorum = LedgerSettings(
-        ensemble_size=settings.ensemble_size,
-        write_quorum=settings.write_quorum,
-        ack_quorum=settings.ack_quorum,
-    )
-    ledgers = LedgerClient(store, bookies, clock, quorum)
-    factory = ManagedLedgerFactory(store, ledgers, clock, managed_ledger_settings(settings))
+    ledgers = BrokerLedgers(settings, member, clock, broker_id)
+    opened.push_async_callback(ledgers.stop)
+    await ledgers.start()
+    factory = ManagedLedgerFactory(store, ledgers.client, clock, managed_ledger_settings(settings))
     opened.push_async_callback(factory.close)
     service = BrokerService(settings, store, factory, clock, session)
     await ensure_defaults(
@@ -171,7 +162,7 @@ async def _serve(
         listeners=known.listeners,
         address=known.address,
     )
-    parts.service, parts.bookies = service, bookies
+    parts.service, parts.ledgers = service, ledgers
     work.ownership.choose = choose_by(balance.placement)
     return service, balance
 
@@ -194,6 +185,6 @@ async def _serve_rest(
         settings.http_port,
         http,
         probes=parts.probes,
-        cluster=InCluster(OwnershipRouting(ownership), balance),
+        cluster=InCluster(OwnershipRouting(ownership), balance, parts.families),
     )
     await admin.ready()

@@ -243,11 +243,6 @@ class BrokerProcessSettings(BalancedBrokerSettings, MemberSettings):
         group=BROKER,
         pulsar="internalListenerName",
     )
-    rack: str = setting(
-        "",
-        "`/region/rack` of this broker: reads prefer bookies that are near. Empty: unknown.",
-        group=BROKER,
-    )
     ensemble_size: int = setting(
         2,
         "Bookies that a new ledger is spread over.",
@@ -274,6 +269,59 @@ class BrokerProcessSettings(BalancedBrokerSettings, MemberSettings):
         low=1,
         high=100,
         pulsar="managedLedgerDefaultAckQuorum",
+    )
+
+    add_timeout_ms: int = setting(
+        3_000,
+        "How long a bookie may take for an add before the writer does without it.",
+        group=BROKER,
+        unit="ms",
+        low=100,
+        high=600_000,
+    )
+    read_timeout_s: int = setting(
+        30,
+        "How long a read may take, with all the copies that it tries.",
+        group=BROKER,
+        unit="s",
+        low=1,
+        high=3_600,
+        pulsar="bookkeeperClientTimeoutInSeconds",
+    )
+    speculative_read_delay_ms: int = setting(
+        250,
+        "After how long without an answer another copy is asked as well (Pulsar: never).",
+        group=BROKER,
+        unit="ms",
+        low=1,
+        high=600_000,
+        pulsar="bookkeeperClientSpeculativeReadTimeoutInMillis",
+    )
+    quarantine_errors_max: int = setting(
+        5,
+        "Seconds with errors, within `quarantine_window_s`, that put a bookie in quarantine.",
+        group=BROKER,
+        low=1,
+        high=1_000,
+        pulsar="bookkeeperClientHealthCheckErrorThresholdPerInterval",
+    )
+    quarantine_window_s: int = setting(
+        60,
+        "How far back errors of a bookie count.",
+        group=BROKER,
+        unit="s",
+        low=1,
+        high=86_400,
+        pulsar="bookkeeperClientHealthCheckIntervalSeconds",
+    )
+    quarantine_s: int = setting(
+        1_800,
+        "How long a bookie in quarantine gets no new ledger, where there are others.",
+        group=BROKER,
+        unit="s",
+        low=1,
+        high=86_400,
+        pulsar="bookkeeperClientHealthCheckQuarantineTimeInSeconds",
     )
 
     def __post_init__(self) -> None:

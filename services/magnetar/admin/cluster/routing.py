@@ -1,6 +1,6 @@
 """What the REST side asks of ownership: who serves a topic or a bundle, and who is there at all."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -47,6 +47,8 @@ class InCluster:
 
     routing: Routing
     balance: Balance | None = None
+    families: Callable[[], Iterable[str]] = tuple
+    """Further metrics, of what the broker works with."""
     closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ for long; and the page is streamed, so that its text never stands in memory as a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from magnetar.admin.metrics.balance_series import balance_families
@@ -36,7 +36,9 @@ class MetricsPage:
         service: BrokerService,
         bookies: Iterable[BookieWithStats] = (),
         balance: Balance | None = None,
+        further: Callable[[], Iterable[str]] = tuple,
     ) -> None:
+        self._further = further
         self._balance = balance
         self._service = service
         self.bookies = tuple(bookies)
@@ -79,6 +81,8 @@ class MetricsPage:
         for piece in balance_families(service, self._balance):
             yield piece
         for piece in bookie_families(self.bookies):
+            yield piece
+        for piece in self._further():
             yield piece
         yield process_metrics()
         if settings.topic_metrics:

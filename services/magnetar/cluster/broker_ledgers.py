@@ -1,0 +1,77 @@
+"""A broker's way to the bookies: its ledger client, by its settings, and what is told of both."""
+
+from collections.abc import Iterable, Mapping
+
+from magnetar.cluster.membership import Membership
+from magnetar.cluster.settings import BrokerProcessSettings
+from magnetar.core.clock import Clock
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.registered_bookies import RegisteredBookies, RegisteredSettings
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.observe.metrics import single
+
+
+class BrokerLedgers:
+    """`start`, then `stop` once nobody writes any more."""
+
+    def __init__(
+        self, settings: BrokerProcessSettings, member: Membership, clock: Clock, broker_id: str
+    ) -> None:
+        self.bookies = RegisteredBookies(
+            member.store,
+            clock,
+            cluster=member.cluster.cluster_id,
+            client=f"broker {broker_id}",
+            settings=RegisteredSettings(
+                errors_max=settings.quarantine_errors_max,
+                errors_window_s=float(settings.quarantine_window_s),
+                quarantine_s=float(settings.quarantine_s),
+            ),
+        )
+        self.client = LedgerClient(
+            member.store,
+            self.bookies,
+            clock,
+            LedgerSettings(
+                ensemble_size=settings.ensemble_size,
+                write_quorum=settings.write_quorum,
+                ack_quorum=settings.ack_quorum,
+                add_timeout_s=settings.add_timeout_ms / 1000,
+                read_timeout_s=float(settings.read_timeout_s),
+                speculative_read_delay_s=settings.speculative_read_delay_ms / 1000,
+            ),
+        )
+
+    async def start(self) -> None:
+        """Finds the bookies; raises MetadataError."""
+        await self.bookies.start()
+
+    async def stop(self) -> None:
+        await self.client.close()
+        await self.bookies.stop()
+
+    def status(self) -> Mapping[str, object]:
+        """For /status. A degraded ledger is written to, with fewer copies than it should have."""
+        living = self.bookies.living()
+        writers = self.client.writers
+        return {
+            "bookies": [each.identity.bookie_id for each in living],
+            "bookies_writable": sum(each.writable for each in living),
+            "bookies_in_quarantine": [e.identity.bookie_id for e in living if e.quarantined],
+            "ledgers_open": len(writers),
+            "ledgers_degraded": sum(writer.degraded for writer in writers),
+        }
+
+    def families(self) -> Iterable[str]:
+        """For /metrics."""
+        living = self.bookies.living()
+        writers = self.client.writers
+        for name, value in (
+            ("magnetar_bookies", len(living)),
+            ("magnetar_bookies_writable", sum(each.writable for each in living)),
+            ("magnetar_bookies_in_quarantine", sum(each.quarantined for each in living)),
+            ("magnetar_ledgers_open", len(writers)),
+            ("magnetar_ledgers_degraded", sum(writer.degraded for writer in writers)),
+            ("magnetar_ledgers_late_bytes", self.client.late_bytes),
+        ):
+            yield single(name, "", value)
