@@ -27,7 +27,9 @@ from magnetar.bookie.api import (
 
 
 @dataclass(slots=True)
-class _Ledger:
+class MemoryLedger:
+    """What it holds of one ledger."""
+
     entries: dict[int, bytes] = field(default_factory=dict)
     last_add_confirmed: int = -1
     fenced: bool = False
@@ -38,7 +40,7 @@ class MemoryBookie:
 
     def __init__(self, bookie_id: str = "memory", incarnation: str = "0") -> None:
         self._identity = BookieIdentity(bookie_id, incarnation)
-        self._ledgers: dict[int, _Ledger] = {}
+        self._ledgers: dict[int, MemoryLedger] = {}
         self._deleted: set[int] = set()
 
     @property
@@ -66,7 +68,7 @@ class MemoryBookie:
         error: BookieError | None = None
         if ledger_id in self._deleted:
             error = NoSuchLedger(f"ledger {ledger_id} was deleted")
-        elif (ledger := self._ledgers.setdefault(ledger_id, _Ledger())).fenced and not recovery:
+        elif (ledger := self._ledgers.setdefault(ledger_id, MemoryLedger())).fenced and not recovery:
             error = LedgerFenced(f"ledger {ledger_id} is fenced")
         else:
             ledger.entries.update(zip(entry_ids, entries, strict=True))
@@ -105,7 +107,7 @@ class MemoryBookie:
 
     async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
         if fence and ledger_id not in self._deleted:
-            self._ledgers.setdefault(ledger_id, _Ledger()).fenced = True
+            self._ledgers.setdefault(ledger_id, MemoryLedger()).fenced = True
             # The adds before it are answered first.
             await asyncio.sleep(0)
         ledger = self._ledger(ledger_id)
@@ -123,7 +125,7 @@ class MemoryBookie:
     async def close(self) -> None:
         self._ledgers.clear()
 
-    def _ledger(self, ledger_id: int) -> _Ledger:
+    def _ledger(self, ledger_id: int) -> MemoryLedger:
         if ledger_id not in self._ledgers:
             raise NoSuchLedger(f"no ledger {ledger_id} on bookie {self._identity.bookie_id}")
         return self._ledgers[ledger_id]

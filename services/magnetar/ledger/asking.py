@@ -7,6 +7,7 @@ from typing import TypeVar
 from magnetar.bookie.api import (
     BookieError,
     BookieIdentity,
+    BookieLate,
     BookieUnavailable,
     EntryCorrupt,
     EntryProofs,
@@ -36,7 +37,7 @@ async def _answer(
         async with asyncio.timeout(timeout_s):
             return await asked
     except TimeoutError:
-        error: BookieError = BookieUnavailable(
+        error: BookieError = BookieLate(
             f"bookie {identity.bookie_id} did not answer within {timeout_s:g} s"
         )
     except BookieError as failure:

@@ -1,6 +1,6 @@
 """Errors of ledgers that are on several bookies."""
 
-from magnetar.bookie.api import BookieError, BookieUnavailable
+from magnetar.bookie.api import BookieError, BookieLate, BookieUnavailable
 from magnetar.core.errors import PersistenceError, ServerError
 
 
@@ -12,7 +12,7 @@ class NotEnoughBookies(BookieError):
     """Fewer bookies take adds than the ack quorum asks for; the text names those left out."""
 
 
-class ReadTimeout(BookieUnavailable):
+class ReadTimeout(BookieLate):
     """No bookie answered a read in time."""
 
 

@@ -19,6 +19,7 @@ from magnetar.bookie.api import (
     Bookie,
     BookieError,
     BookieIdentity,
+    BookieLate,
     BookieUnavailable,
     LedgerFenced,
     NoSuchLedger,
@@ -217,7 +218,7 @@ class ReplicatedWriter(LedgerWriter):
             slowest = min(behind, key=lambda one: one.inflight[0].first)
             name = slowest.identity.bookie_id
             self.replica_failed(
-                slowest, BookieUnavailable(f"bookie {name} is too far behind with its adds")
+                slowest, BookieLate(f"bookie {name} is too far behind with its adds")
             )
         elif len(self.possible) > 1:
             self.fail(
@@ -282,7 +283,7 @@ class ReplicatedWriter(LedgerWriter):
                 timeout_s = self._context.settings.add_timeout_s
                 name = replica.identity.bookie_id
                 late = f"bookie {name} did not answer an add within {timeout_s:g} s"
-                self.replica_failed(replica, BookieUnavailable(late))
+                self.replica_failed(replica, BookieLate(late))
         if any(replica.inflight for replica in self.layout.replicas):
             self.watch()
 

@@ -1,0 +1,445 @@
+"""Writers over several bookies: who must have an entry, and what happens when bookies fail."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.ledger.cluster import Cluster, Links, virtual
+from tests.unit.ledger.stage import write
+
+from magnetar.bookie.api import BookieError, BookieIdentity, LedgerFenced
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.errors import NotEnoughBookies
+from magnetar.ledger.metadata import LedgerState, encode, ledger_key
+from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.metadata.memory import MemoryStore
+
+
+def quorum(ensemble: int, write: int, ack: int, **changes: Any) -> LedgerSettings:
+    fields = {"stripe_entries": 2, "add_timeout_s": 1.0, "metadata_timeout_s": 3.0} | changes
+    return LedgerSettings(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack, **fields)
+
+
+def link(links: Links, writer: LedgerWriter, slot: int) -> Any:
+    """The writer's link to one bookie of its ensemble."""
+    return links.links[writer.bookies[slot]]
+
+
+def later(writer: LedgerWriter, *entries: bytes) -> "asyncio.Future[int]":
+    """Appends a group; when it is confirmed, its first entry."""
+    return asyncio.ensure_future(write(writer, *entries))
+
+
+def names(bookies: Any) -> list[str]:
+    return [one.bookie_id for one in bookies]
+
+
+async def appended(writer: LedgerWriter, count: int) -> None:
+    for number in range(count):
+        await write(writer, b"%d" % number)
+
+
+def test_the_settings_are_checked() -> None:
+    for shape in ((1, 2, 1), (2, 1, 2), (2, 2, 0), (101, 2, 2)):
+        with pytest.raises(ValueError, match="each must be at least the next"):
+            quorum(*shape)
+    with pytest.raises(ValueError, match="stripe_entries"):
+        quorum(2, 2, 2, stripe_entries=0)
+    with pytest.raises(ValueError, match="add_timeout_s"):
+        quorum(2, 2, 2, add_timeout_s=0)
+
+
+def test_an_entry_is_confirmed_by_the_ack_quorum_and_sent_to_its_write_set() -> None:
+    async def main() -> None:
+        cluster = Cluster(5, quorum(5, 3, 2))
+        writer, links = await cluster.writer()
+        link(links, writer, 2).hold()
+        await write(writer, *(b"%d" % number for number in range(20)))
+        link(links, writer, 2).release()
+        await asyncio.sleep(0.1)
+        record = await cluster.record(writer.ledger_id)
+        for entry_id in range(20):
+            first = entry_id // 2 % 5
+            wanted = {record.ensembles[0].bookies[(first + k) % 5].bookie_id for k in range(3)}
+            assert cluster.has(writer.ledger_id, entry_id) == wanted
+
+    virtual(main())
+
+
+def test_nothing_is_confirmed_with_less_than_the_ack_quorum() -> None:
+    async def main() -> None:
+        cluster = Cluster(2, quorum(2, 2, 2, add_timeout_s=100.0))
+        writer, links = await cluster.writer()
+        link(links, writer, 1).hold()
+        adding = later(writer, b"a")
+        await asyncio.sleep(20)
+        assert not adding.done()
+        link(links, writer, 1).release()
+        assert await adding == 0
+
+    virtual(main())
+
+
+@pytest.mark.parametrize("fault", ["refuse", "cut", "hang", "leave"])
+def test_a_bookie_that_fails_is_replaced_and_nobody_notices(fault: str) -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(3, 2, 2))
+        writer, links = await cluster.writer()
+        await appended(writer, 5)
+        lost = writer.bookies[0]
+        if fault == "hang":
+            links.links[lost].hold()
+        elif fault == "refuse":
+            links.links[lost].refuse(1)
+        adding = [later(writer, b"x%d" % number, b"y") for number in range(8)]
+        await asyncio.sleep(0)
+        if fault == "cut":
+            links.links[lost].cut()
+        elif fault == "leave":
+            links.leave(lost)
+        first = await asyncio.gather(*adding)
+        assert first[:8] == [5 + 2 * number for number in range(8)]
+        record = await cluster.record(writer.ledger_id)
+        assert len(record.ensembles) == 2
+        assert lost not in record.ensembles[1].bookies
+        assert len(record.ensembles[1].bookies) == 3
+        assert not writer.degraded
+        closed = await writer.close()
+        assert closed.last_entry == writer.next_entry - 1
+        for entry_id in range(closed.last_entry + 1):
+            assert len(cluster.has(writer.ledger_id, entry_id)) >= 2
+
+    virtual(main())
+
+
+def test_several_failures_are_one_change() -> None:
+    async def main() -> None:
+        cluster = Cluster(6, quorum(3, 3, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        await asyncio.sleep(0.1)
+        adding = later(writer, b"b")
+        await asyncio.sleep(0)
+        for slot in (0, 1, 2):
+            link(links, writer, slot).cut()
+        assert await adding == 1
+        record = await cluster.record(writer.ledger_id)
+        assert [one.first_entry for one in record.ensembles] == [0, 1]
+        assert set(record.ensembles[0].bookies).isdisjoint(record.ensembles[1].bookies)
+
+    virtual(main())
+
+
+def test_an_idle_ledger_does_not_stay_short_of_copies() -> None:
+    """apache/pulsar#26074: what its owner looks after, nobody else has to end."""
+
+    async def main() -> None:
+        cluster = Cluster(3, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        lost = writer.bookies[1]
+        links.leave(lost)
+        await asyncio.sleep(0.5)
+        record = await cluster.record(writer.ledger_id)
+        assert record.state is LedgerState.OPEN
+        assert [one.first_entry for one in record.ensembles] == [0, 1]
+        assert lost not in record.ensembles[1].bookies
+        assert await write(writer, b"b") == 1
+
+    virtual(main())
+
+
+def test_an_ensemble_that_lost_a_bookie_before_it_had_an_entry_is_replaced_whole() -> None:
+    async def main() -> None:
+        cluster = Cluster(3, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        links.leave(writer.bookies[0])
+        await asyncio.sleep(0.5)
+        record = await cluster.record(writer.ledger_id)
+        assert [one.first_entry for one in record.ensembles] == [0]
+        assert record.ensembles[0].bookies == tuple(writer.bookies)
+
+    virtual(main())
+
+
+def test_without_a_spare_writes_go_on_over_the_ack_quorum_until_a_bookie_comes() -> None:
+    async def main() -> None:
+        cluster = Cluster(3, quorum(3, 3, 2, regrow_interval_s=1.0, avoid_s=2.0))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        gone = writer.bookies[0]
+        links.leave(gone)
+        await write(writer, b"b")
+        assert writer.degraded
+        assert len(writer.bookies) == 2
+        await asyncio.sleep(5)
+        links.come(cluster.disks[gone.bookie_id])
+        await asyncio.sleep(5)
+        assert not writer.degraded
+        assert await write(writer, b"c") == 2
+        record = await cluster.record(writer.ledger_id)
+        assert [(one.first_entry, len(one.bookies)) for one in record.ensembles] == [
+            (0, 3),
+            (1, 2),
+            (2, 3),
+        ]
+        await asyncio.sleep(0.1)
+        assert len(cluster.has(writer.ledger_id, 2)) == 3
+
+    virtual(main())
+
+
+def test_a_striped_ledger_gets_narrower_where_there_is_no_spare() -> None:
+    """Pulsar's 3/2/2 on three bookies stalls when one of them is lost."""
+
+    async def main() -> None:
+        cluster = Cluster(3, quorum(3, 2, 2))
+        writer, links = await cluster.writer()
+        await appended(writer, 7)
+        links.leave(writer.bookies[1])
+        await appended(writer, 7)
+        assert len(writer.bookies) == 2
+        assert not writer.degraded
+        closed = await writer.close()
+        assert closed.last_entry == 13
+
+    virtual(main())
+
+
+def test_below_the_ack_quorum_the_writer_fails_and_says_who_is_missing() -> None:
+    async def main() -> None:
+        cluster = Cluster(2, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        adding = later(writer, b"b")
+        await asyncio.sleep(0)
+        lost = writer.bookies[0]
+        links.links[lost].cut()
+        with pytest.raises(NotEnoughBookies, match=rf"{lost.bookie_id} \(connection .* lost\)"):
+            await adding
+        assert (await writer.close()).last_entry == 0
+
+    virtual(main())
+
+
+def test_a_new_ledger_takes_what_bookies_there_are() -> None:
+    async def main() -> None:
+        cluster = Cluster(3, quorum(3, 3, 2))
+        client, links = cluster.client()
+        links.leave(BookieIdentity("b1", "0"))
+        writer = await client.create({})
+        assert names(writer.bookies) != ["b1"]
+        assert writer.degraded
+        assert (writer.metadata.write_quorum, len(writer.bookies)) == (3, 2)
+        links.leave(BookieIdentity("b0", "0"))
+        with pytest.raises(NotEnoughBookies, match="2 bookies are needed"):
+            await client.create({})
+
+    virtual(main())
+
+
+def test_a_straggler_is_replaced_and_what_it_missed_is_copied() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(3, 3, 2))
+        writer, links = await cluster.writer()
+        slow = writer.bookies[2]
+        links.links[slow].hold()
+        await appended(writer, 10)  # confirmed by the two others
+        await asyncio.sleep(3)
+        record = await cluster.record(writer.ledger_id)
+        assert slow not in record.ensembles[-1].bookies
+        assert record.ensembles[-1].first_entry == 0
+        for entry_id in range(10):
+            copies = cluster.has(writer.ledger_id, entry_id)
+            assert copies == {one.bookie_id for one in writer.bookies}
+
+    virtual(main())
+
+
+def test_bytes_for_late_copies_are_bounded() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(3, 3, 2, late_bytes_max=1000, add_timeout_s=1000.0))
+        client, links = cluster.client()
+        writer = await client.create({})
+        slow = writer.bookies[0]
+        links.links[slow].hold()
+        for _ in range(30):
+            await write(writer, b"x" * 100)
+            assert client.late_bytes <= 1200
+        await asyncio.sleep(1)
+        assert slow not in writer.bookies
+        assert client.late_bytes == 0
+
+    virtual(main())
+
+
+def test_a_closing_record_names_nobody_who_lacks_entries() -> None:
+    async def main() -> None:
+        cluster = Cluster(3, quorum(3, 3, 2, add_timeout_s=1000.0))
+        writer, links = await cluster.writer()
+        await appended(writer, 3)
+        await asyncio.sleep(0.1)
+        slow = writer.bookies[1]
+        links.links[slow].hold()
+        await appended(writer, 3)
+        writer.fail(BookieError("its owner gives up"))
+        closed = await writer.close()
+        assert closed.last_entry == 5
+        assert [(one.first_entry, len(one.bookies)) for one in closed.ensembles] == [(0, 3), (3, 2)]
+        assert slow not in closed.ensembles[1].bookies
+
+    virtual(main())
+
+
+def test_an_ack_of_a_bookie_that_is_not_on_record_does_not_count() -> None:
+    """Until the record is written, only those count that are in the old and the new ensemble."""
+
+    async def main() -> None:
+        cluster = Cluster(4, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        cluster.store.trouble = 1.0
+        adding = later(writer, b"b")
+        await asyncio.sleep(0)
+        link(links, writer, 0).cut()
+        await asyncio.sleep(1)
+        assert len(cluster.has(writer.ledger_id, 1)) >= 2
+        assert not adding.done()
+        cluster.store.trouble = 0.0
+        assert await adding == 1
+
+    virtual(main())
+
+
+def test_what_needs_no_record_is_confirmed_while_the_metadata_is_away() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(3, 3, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        cluster.store.trouble = 1.0
+        link(links, writer, 0).cut()
+        links.leave(writer.bookies[0])
+        for number in range(60):
+            assert await write(writer, b"%d" % number) == number + 1
+            await asyncio.sleep(0.5)
+        cluster.store.trouble = 0.0
+        await asyncio.sleep(10)
+        closed = await writer.close()
+        assert closed.last_entry == 60
+        for entry_id in range(61):
+            assert len(cluster.has(writer.ledger_id, entry_id)) >= 3
+
+    virtual(main())
+
+
+def test_what_needs_the_record_fails_after_the_named_time() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        cluster.store.trouble = 1.0
+        adding = later(writer, b"a")
+        await asyncio.sleep(0)
+        link(links, writer, 0).cut()
+        with pytest.raises(MagnetarError, match="is not known"):
+            await adding
+        cluster.store.trouble = 0.0
+        await asyncio.sleep(10)  # what was under way may still happen
+        assert (await writer.close()).last_entry == -1
+
+    virtual(main())
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_older_ensembles_may_be_changed_by_autorecovery_meanwhile(closing: bool) -> None:
+    async def main() -> None:
+        cluster = Cluster(5, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        links.leave(writer.bookies[0])
+        await write(writer, b"b")
+        await asyncio.sleep(0.1)
+        record = await cluster.record(writer.ledger_id)
+        other = (BookieIdentity("z", "0"), record.ensembles[0].bookies[1])
+        moved = record.with_ensembles((type(record.ensembles[0])(0, other), *record.ensembles[1:]))
+        await MemoryStore.put(cluster.store, ledger_key(writer.ledger_id), encode(moved))
+        if not closing:
+            links.leave(writer.bookies[1])
+            await write(writer, b"c")
+            ensembles = (await cluster.record(writer.ledger_id)).ensembles
+            assert [one.first_entry for one in ensembles] == [0, 1, 2]
+            assert ensembles[0].bookies == other
+        closed = await writer.close()
+        assert closed.ensembles[0].bookies == other
+
+    virtual(main())
+
+
+def test_a_ledger_that_is_being_ended_is_not_changed_any_more() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        record = await cluster.record(writer.ledger_id)
+        key = ledger_key(writer.ledger_id)
+        await MemoryStore.put(cluster.store, key, encode(record.in_recovery()))
+        adding = later(writer, b"b")
+        await asyncio.sleep(0)
+        link(links, writer, 0).cut()
+        with pytest.raises(LedgerFenced):
+            await adding
+        for _ in range(2):
+            with pytest.raises(LedgerFenced):
+                await writer.close()
+        assert (await cluster.record(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+
+    virtual(main())
+
+
+def test_a_writer_that_was_fenced_never_writes_over_the_end_another_found() -> None:
+    async def main() -> None:
+        cluster = Cluster(2, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        later_add = later(writer, b"b")
+        await asyncio.sleep(0.1)
+        for held in links.links.values():
+            held.hold()
+        await (await cluster.client()[0].open(writer.ledger_id, recover=True)).read(
+            0, 0, bytes_max=9
+        )
+        ended = await cluster.record(writer.ledger_id)
+        assert ended.last_entry == 1
+        writer.last_add_confirmed = 0  # as if it had not heard of it
+        writer.fail(BookieError("its owner gives up"))
+        for _ in range(3):
+            with pytest.raises(LedgerFenced):
+                await writer.close()
+        assert await cluster.record(writer.ledger_id) == ended
+        assert await later_add == 1
+
+    virtual(main())
+
+
+def test_a_group_over_several_stripes_completes_once_and_moves_as_one() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(3, 2, 2))
+        writer, links = await cluster.writer()
+        calls: list[tuple[int, MagnetarError | None]] = []
+        link(links, writer, 2).slow_s = 0.5
+        writer.append(
+            [b"%d" % n for n in range(9)], lambda first, error: calls.append((first, error))
+        )
+        await asyncio.sleep(0.1)  # its first pieces have their ack quorum
+        assert writer.last_add_confirmed == -1
+        link(links, writer, 2).cut()
+        await asyncio.sleep(1)
+        assert calls == [(0, None)]
+        record = await cluster.record(writer.ledger_id)
+        assert [one.first_entry for one in record.ensembles] == [0]
+        for entry_id in range(9):
+            first = entry_id // 2 % 3
+            wanted = {record.ensembles[0].bookies[(first + k) % 3].bookie_id for k in range(2)}
+            assert wanted <= cluster.has(writer.ledger_id, entry_id)
+
+    virtual(main())

@@ -1,0 +1,97 @@
+"""Which bookies a ledger goes to."""
+
+from collections import Counter
+from itertools import permutations
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from magnetar.bookie.api import BookieIdentity
+from magnetar.ledger.bookies import BookieInfo
+from magnetar.ledger.errors import NotEnoughBookies
+from magnetar.ledger.placement import choose_ensemble, choose_more
+from magnetar.ledger.quorum import write_sets
+
+
+def info(name: str, rack: str = "/r/1", **changes: object) -> BookieInfo:
+    return BookieInfo(BookieIdentity(name, "0"), rack=rack, **changes)  # type: ignore[arg-type]
+
+
+def narrow(racks: list[str], write_quorum: int) -> int:
+    """Write sets that are on one rack."""
+    return sum(
+        len({racks[slot] for slot in slots}) < 2 for slots in write_sets(len(racks), write_quorum)
+    )
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from(["/r/1", "/r/2", "/r/3"]), min_size=2, max_size=6),
+    st.integers(2, 4),
+    st.integers(2, 3),
+    st.integers(0, 1 << 30),
+)
+def test_every_write_set_spans_two_racks_where_any_order_of_bookies_does(
+    racks: list[str], size: int, write_quorum: int, seed: int
+) -> None:
+    bookies = [info(f"b{n}", rack) for n, rack in enumerate(racks)]
+    rack_of = {one.identity: one.rack for one in bookies}
+    chosen = choose_ensemble(bookies, max(size, write_quorum), write_quorum, 2, Random(seed))
+    assert len(set(chosen)) == len(chosen) == min(max(size, write_quorum), len(bookies))
+    found = narrow([rack_of[one] for one in chosen], write_quorum)
+    possible = any(
+        not narrow(list(order), write_quorum) for order in permutations(racks, len(chosen))
+    )
+    assert found == 0 or not possible
+
+
+def test_a_new_bookie_gets_its_fair_share_and_a_full_one_less() -> None:
+    bookies = [info(f"b{n}", disk_free_ratio=0.5) for n in range(3)]
+    bookies += [info("new", disk_free_ratio=1.0), info("full", disk_free_ratio=0.02)]
+    rng = Random(5)
+    counts = Counter(
+        one.bookie_id for _ in range(2000) for one in choose_ensemble(bookies, 2, 2, 2, rng)
+    )
+    assert counts["new"] > counts["b0"] > 5 * counts["full"]
+    assert 0.8 < counts["b0"] / counts["b1"] < 1.25
+
+
+def test_quarantined_bookies_are_taken_only_where_the_rest_are_too_few() -> None:
+    rng = Random(1)
+    bookies = [info("a"), info("b"), info("c", quarantined=True)]
+    for _ in range(20):
+        chosen = choose_ensemble(bookies, 3, 2, 2, rng)
+        assert {one.bookie_id for one in chosen} == {"a", "b"}
+        assert {one.bookie_id for one in choose_ensemble(bookies, 3, 3, 2, rng)} == {"a", "b", "c"}
+
+
+def test_a_ledger_is_made_with_what_there_is_down_to_the_ack_quorum() -> None:
+    rng = Random(1)
+    bookies = [info("a"), info("b"), info("full", writable=False), info("old", draining=True)]
+    assert len(choose_ensemble(bookies, 3, 3, 2, rng)) == 2
+    excluded = {BookieIdentity("b", "0"): "it failed"}
+    with pytest.raises(NotEnoughBookies) as caught:
+        choose_ensemble(bookies, 3, 3, 2, rng, excluded)
+    assert str(caught.value) == (
+        "2 bookies are needed for an ack quorum, 1 of 4 registered ones take adds; left out: "
+        "b (it failed), full (read-only), old (draining)"
+    )
+
+
+def test_a_replacement_is_another_bookie_on_the_rack_that_is_missing() -> None:
+    a, b, c, d = (BookieIdentity(name, "0") for name in "abcd")
+    bookies = [info("a", "/r/1"), info("b", "/r/2"), info("c", "/r/1"), info("d", "/r/2")]
+    for seed in range(20):
+        assert choose_more(bookies, (a, None), 2, Random(seed), {b: "failed"}) == (a, d)
+        assert choose_more(bookies, (None, b), 2, Random(seed), {a: "failed"}) == (c, b)
+    assert choose_more(bookies[:2], (a, None), 2, Random(1), {b: "failed"}) == (a, None)
+
+
+def test_another_life_of_a_member_is_not_put_beside_it() -> None:
+    again = BookieInfo(BookieIdentity("a", "1"))
+    assert choose_more([again], (BookieIdentity("a", "0"), None), 2, Random(1)) == (
+        BookieIdentity("a", "0"),
+        None,
+    )
