@@ -56,6 +56,7 @@ def status(directory: Path) -> dict[str, str]:
 
 def test_a_first_message(directory: Path) -> None:
     with closing(pulsar.Client(LocalCluster(directory).service_url)) as client:
+        client.subscribe("hello", "kept")
         assert client.create_producer("hello").send(b"hi")
 
 
@@ -135,8 +136,7 @@ def test_down_and_up_again_keeps_the_data_and_ctrl_c_ends_all(directory: Path) -
         wait_for(lambda: "broker-1: ready" in log.read_text(), "all shown as ready", 40)
         cluster = LocalCluster(directory)
         with closing(pulsar.Client(cluster.service_url)) as client:
-            reader = client.create_reader("hello", pulsar.MessageId.earliest)
-            assert reader.read_next(10_000).data() == b"hi"
+            assert client.subscribe("hello", "kept").receive(20_000).data() == b"hi"
         cluster.kill("bookie-1")
         wait_for(lambda: "bookie-1: stopped" in log.read_text(), "the kill is shown")
         os.kill(up.pid, signal.SIGINT)
