@@ -369,31 +369,6 @@ async def test_what_waits_is_bounded_and_a_refusal_does_not_overtake(
         assert (await adding.count(5))[4] == (4, None)
 
 
-async def test_writable_is_what_the_bookie_last_said() -> None:
-    async with serving() as server, remote(server.port) as bookie:
-        await bookie.ping()
-        assert bookie.writable
-        server.add_refusal = BookieReadOnly("full")
-        adding = Adding(bookie)
-        adding.add(0)
-        assert await adding.count(1) == [(0, BookieReadOnly)]
-        assert not bookie.writable
-        server.add_refusal = None
-        await bookie.ping()
-        assert bookie.writable
-
-
-async def test_a_bookie_that_takes_adds_again_is_noticed_though_nobody_asks_it() -> None:
-    async with serving() as server, remote(server.port) as bookie:
-        server.add_refusal = BookieReadOnly("resting")
-        await bookie.ping()
-        assert not bookie.writable
-        server.add_refusal = None
-        async with asyncio.timeout(bookie.settings.ping_idle_s / 2):
-            while not bookie.writable:  # noqa: ASYNC110 - nobody is told, it is looked up
-                await asyncio.sleep(0.02)
-
-
 async def test_an_idle_connection_is_pinged_and_left_when_nobody_is_there() -> None:
     pings = asyncio.Event()
 
