@@ -25,7 +25,6 @@ from magnetar.bookie.api import (
     BookieError,
     BookieIdentity,
     BookieLate,
-    BookieReadOnly,
     BookieUnavailable,
     NoSuchLedger,
 )
