@@ -2,8 +2,7 @@
 
 `create` chooses the bookies, gives out the next id and writes the ledger's record in one
 transaction, in which the caller's own record that names the new ledger can take part: then a crash
-leaves either both or none, and no ledger that nobody knows. A transaction whose answer is lost is
-looked after: each carries a nonce, so that it is found in the record if it has happened.
+leaves either both or none, and no ledger that nobody knows (`creating`).
 
 `open(recover=True)` ends the ledger first. `delete` tells every bookie that can be reached before
 it forgets the record, so that a deletion that was cut short can be repeated; a bookie that cannot
@@ -14,54 +13,40 @@ bookies that have come. It ends the ledgers of those that have failed.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Final
 from weakref import WeakSet
 
 from magnetar.bookie.api import (
-    Bookie,
     BookieIdentity,
     BookieUnavailable,
     LedgerEnd,
     NoSuchLedger,
 )
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError, MetadataError
+from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
 from magnetar.ledger.asking import ask_end, ask_to_delete
 from magnetar.ledger.bookies import BookieSet
 from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.creating import Creations, Planned, WithLedger
 from magnetar.ledger.metadata import (
-    LEDGER_ID_KEY,
-    Ensemble,
     LedgerMetadata,
     LedgerState,
     decode,
-    encode,
     ledger_key,
 )
-from magnetar.ledger.placement import choose_ensemble
 from magnetar.ledger.quorum import every_bookie
 from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.records import ATTEMPT_TIMEOUT_S, get_key, read_record
+from magnetar.ledger.records import get_key, read_record
 from magnetar.ledger.recovery import recover_ledger
 from magnetar.ledger.replicated_writer import ReplicatedWriter
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.writer import LedgerWriter, SingleWriter
 from magnetar.metadata.store import (
-    ABSENT,
-    BadRevision,
     MetadataStore,
-    MetadataUnavailable,
     Operation,
-    Put,
 )
-
-CREATE_ATTEMPTS_MAX: Final = 64
-
-WithLedger = Callable[[int], Sequence[Operation]]
-_Planned = tuple[LedgerMetadata, list[Bookie]]
 
 log = get_logger("magnetar.ledger")
 
@@ -86,9 +71,7 @@ class LedgerClient:
         self.settings = settings
         self._context = LedgerContext(store, bookies, clock, settings, rng or Random())
         self._store = store
-        self._clock = clock
-        # One creation at a time in this process: they would only contend for the counter.
-        self._creating = asyncio.Lock()
+        self._creations = Creations(self._context, self._writer)
         self._writers: WeakSet[LedgerWriter] = WeakSet()
         self._growing: asyncio.TimerHandle | None = None
         bookies.add_listener(self._bookie_lost)
@@ -112,87 +95,9 @@ class LedgerClient:
         may raise, and may be asked again for another id; BadRevision of its keys is passed on.
         Raises NotEnoughBookies, and MetadataUnavailable where nobody knows whether it was created.
         """
-        context, settings = self._context, self.settings
-        async with self._creating:
-            attempted: list[_Planned] = []
-            deadline = asyncio.get_running_loop().time() + settings.metadata_timeout_s
-            for attempt in range(CREATE_ATTEMPTS_MAX):
-                counter = await get_key(context, LEDGER_ID_KEY)
-                if attempted and (writer := await self._found(attempted)) is not None:
-                    return writer
-                ledger_id = 1 if counter is None else _parse_id(counter.value) + 1
-                planned = self._plan(ledger_id, properties)
-                operations: list[Operation] = [
-                    Put(
-                        LEDGER_ID_KEY,
-                        str(ledger_id).encode(),
-                        ABSENT if counter is None else counter.revision,
-                    ),
-                    Put(ledger_key(ledger_id), encode(planned[0]), ABSENT),
-                    *with_ledger(ledger_id),
-                ]
-                attempted.append(planned)
-                try:
-                    async with asyncio.timeout(ATTEMPT_TIMEOUT_S):
-                        revision = await self._store.transact(operations)
-                except BadRevision as error:
-                    attempted.pop()  # this one did not happen, but an earlier one may have
-                    if attempted and (writer := await self._found(attempted)) is not None:
-                        return writer
-                    if error.key == LEDGER_ID_KEY:
-                        continue
-                    if error.key == ledger_key(ledger_id):
-                        raise MetadataError(
-                            f"{LEDGER_ID_KEY} went back: ledger {ledger_id} exists"
-                        ) from error
-                    raise
-                except (MetadataUnavailable, TimeoutError) as error:
-                    if asyncio.get_running_loop().time() >= deadline:
-                        raise MetadataUnavailable(
-                            f"whether ledger {ledger_id} was created is not known: {error}"
-                        ) from error
-                    await context.back_off(attempt)
-                else:
-                    return self._writer(planned, revision)
-        raise MetadataError(f"{LEDGER_ID_KEY} changed {CREATE_ATTEMPTS_MAX} times in a row")
+        return await self._creations.create(properties, with_ledger)
 
-    def _plan(self, ledger_id: int, properties: Mapping[str, str]) -> _Planned:
-        context, settings = self._context, self.settings
-        here = {
-            info.identity: bookie
-            for info in context.bookies.living()
-            if (bookie := context.bookies.get(info.identity)) is not None
-        }
-        bookies = choose_ensemble(
-            [info for info in context.bookies.living() if info.identity in here],
-            settings.ensemble_size,
-            settings.write_quorum,
-            settings.ack_quorum,
-            context.rng,
-        )
-        metadata = LedgerMetadata(
-            ledger_id=ledger_id,
-            ensembles=(Ensemble(0, bookies),),
-            created_ms=self._clock.now_ms(),
-            ensemble_size=settings.ensemble_size,
-            write_quorum=settings.write_quorum,
-            ack_quorum=settings.ack_quorum,
-            stripe_entries=settings.stripe_entries,
-            properties=dict(properties),
-            nonce=f"{context.rng.getrandbits(64):016x}",
-        )
-        return metadata, [here[identity] for identity in bookies]
-
-    async def _found(self, attempted: list[_Planned]) -> LedgerWriter | None:
-        """The writer of the one creation that has happened of those whose answer was lost."""
-        for planned in attempted:
-            key = ledger_key(planned[0].ledger_id)
-            record = await get_key(self._context, key)
-            if record is not None and decode(key, record.value).nonce == planned[0].nonce:
-                return self._writer(planned, record.revision)
-        return None
-
-    def _writer(self, planned: _Planned, revision: int) -> LedgerWriter:
+    def _writer(self, planned: Planned, revision: int) -> LedgerWriter:
         (metadata, bookies), context = planned, self._context
         writer: LedgerWriter
         if metadata.ensemble_size == 1:
@@ -308,10 +213,3 @@ class LedgerClient:
                 self._context.tasks.start(self._end(writer), f"end ledger {writer.ledger_id}")
         if living:
             self._grow_later()
-
-
-def _parse_id(value: bytes) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise MetadataError(f"{LEDGER_ID_KEY} holds no number: {value[:32]!r}") from None

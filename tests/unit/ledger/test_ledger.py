@@ -1,6 +1,7 @@
 """Ledgers over one bookie: order, fencing, recovery, closing by compare-and-swap."""
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 from tests.unit.ledger.stage import Stage, turns, write
@@ -20,7 +21,8 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import LedgerClosed, NotEnoughBookies
 from magnetar.ledger.metadata import LEDGER_ID_KEY, LedgerState, decode, ledger_key
 from magnetar.ledger.settings import SINGLE
-from magnetar.metadata.store import ABSENT, BadRevision, Put
+from magnetar.ledger.writer import LedgerWriter
+from magnetar.metadata.store import ABSENT, BadRevision, Operation, Put
 
 
 async def state_of(stage: Stage, ledger_id: int) -> LedgerState:
@@ -268,3 +270,37 @@ async def test_broken_records_are_named() -> None:
     await stage.store.put(ledger_key(3), b"{}")
     with pytest.raises(MetadataError, match=ledger_key(3)):
         await stage.client().open(3, recover=False)
+
+
+async def test_ledgers_that_are_wanted_at_once_share_transactions() -> None:
+    stage = Stage()
+    transact, count = stage.store.transact, 0
+
+    async def counted(operations: Sequence[Operation]) -> int:
+        nonlocal count
+        count += 1
+        return await transact(operations)
+
+    stage.store.transact = counted  # type: ignore[method-assign]
+    client = stage.client()
+    await stage.store.put("/taken", b"")
+
+    def with_ledger(key: str) -> Callable[[int], list[Operation]]:
+        return lambda ledger_id: [Put(key, str(ledger_id).encode(), ABSENT)]
+
+    keys = [f"/owner/{n}" for n in range(200)]
+    keys[100] = "/taken"
+    made = await asyncio.gather(
+        *(client.create({}, with_ledger=with_ledger(key)) for key in keys), return_exceptions=True
+    )
+    refused = made.pop(100)
+    assert isinstance(refused, BadRevision)
+    assert refused.key == "/taken"
+    del keys[100]
+    for key, writer in zip(keys, made, strict=True):
+        assert isinstance(writer, LedgerWriter)
+        record = await stage.store.get(key)
+        assert record is not None
+        assert (int(record.value), record.revision) == (writer.ledger_id, writer.revision)
+        assert await state_of(stage, writer.ledger_id) is LedgerState.OPEN
+    assert count < 10
