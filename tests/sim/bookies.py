@@ -84,6 +84,7 @@ async def bookie_main(node: Node, world: "World") -> None:
         threads=False,
         random=rng,
     )
+    node.promises.watch(service.bookie)
     await service.start(host=node.name, port=BOOKIE_PORT)
     bookies = registered_bookies(node, store)
     recovery = Autorecovery(store, bookies, session, clock, RECOVERY, name=node.name, rng=rng)

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.nodes import Node
+from tests.sim.promises import check_promises
 
 from magnetar.bookie.api import BookieError, BookieIdentity, EntryProof, ProofKind
 from magnetar.ledger.metadata import LEDGERS_PREFIX, LedgerMetadata, LedgerState, decode
@@ -34,11 +35,12 @@ async def check_copies(world: "World") -> None:
         missing = await _missing(world, ledgers) or await _leftovers(world, ledgers)
         if not missing:
             world.tell(f"copies are whole {world.loop.now - begun:.2f} s later")
-            return
+            break
         if world.loop.now > deadline:
             world.history.violated(f"after {REPAIR_S_MAX:.0f} s of repair: {missing}")
-            return
+            break
         await asyncio.sleep(LOOK_S)
+    await check_promises(world, _ledgers(world))
 
 
 def _ledgers(world: "World") -> dict[int, LedgerMetadata]:

@@ -19,6 +19,8 @@ BETWEEN_RESETS_S: Final = 0.4
 FLIPPED_BITS_MAX: Final = 3
 STOP_S_MAX: Final = 30.0
 STEPS_MAX: Final = 40
+FLIPPED_BEHIND_BYTES: Final = 6 << 10
+"""Of the end of a journal: what is before it is mostly in entry logs already."""
 
 Play = Callable[["World", FaultPlan, Random], Awaitable[None]]
 
@@ -199,6 +201,7 @@ async def _flip_bits(world: "World", fault: FaultPlan, rng: Random) -> None:
         if logs:
             path = rng.choice(logs)
             bit = rng.randrange(8 * len(disk.inodes[path].data))
+            node.harmed = True
             disk.flip(path, bit)
             world.tell(f"{node.name}: bit {bit % 8} of byte {bit // 8} of {path} is flipped")
 
@@ -219,7 +222,8 @@ async def _flip_journal(world: "World", fault: FaultPlan, rng: Random) -> None:
         if journals:
             path = journals[-1] if rng.random() < 0.7 else rng.choice(journals)
             used = len(node.disk.inodes[path].data.rstrip(b"\0"))
-            bit = rng.randrange(8 * used)
+            bit = 8 * used - 1 - rng.randrange(8 * min(used, FLIPPED_BEHIND_BYTES))
+            node.harmed = True
             node.disk.flip(path, bit)
             world.tell(f"{node.name}: bit {bit % 8} of byte {bit // 8} of {path} is flipped")
     await asyncio.sleep(fault.for_s)

@@ -272,6 +272,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         process = self.current or PROCESS.get(self.world)
+        if not process.alive:
+            return  # the power went in the middle of a callback
         self.failures.append((process, str(context.get("message")), context.get("exception")))
 
     async def create_connection(
@@ -304,7 +306,9 @@ class SimLoop(asyncio.BaseEventLoop):
         """Adds the exceptions of tasks that nobody looked at."""
         for process in processes:
             for task in process.tasks:
-                if task.done() and _unread(task):
+                if not task.done() or not _unread(task):
+                    continue
+                if process.alive or not isinstance(task.exception(), OSError):
                     self.failures.append((process, f"task {task.get_name()}", task.exception()))
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from tests.sim.clocks import SimClock
 from tests.sim.loop import Process, SimLoop
 from tests.sim.network import Network
+from tests.sim.promises import Promises
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.core.errors import MagnetarError
@@ -49,6 +50,9 @@ class Node:
         self.wanted_down = False
         """A fault holds it down: it is not to be started again by itself."""
         self.capacity = 1 << 40
+        self.promises = Promises()
+        self.harmed = False
+        """A fault has taken something from its disk for good."""
         self._main = main
         self.rng = Random(loop.rng.randrange(1 << 40))
         """What the life's own code draws from."""
@@ -126,6 +130,7 @@ class Node:
 
     def wipe(self) -> None:
         """The disk was replaced by an empty one."""
+        self.harmed = True
         if self.disk is not None:
             self.disk = self._prepared(SimDisk(self.disk.capacity))
             self.index.clear()

@@ -43,10 +43,10 @@ class Watching(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = record.getMessage()
         self.counts[f"{record.name.removeprefix('magnetar.')}: {event}"] += 1
-        unexpected = record.levelno >= logging.ERROR and record.exc_info
+        process = PROCESS.get(self.loop.world)
+        unexpected = record.levelno >= logging.ERROR and record.exc_info and process.alive
         if not self.trace and not unexpected:
             return
-        process = PROCESS.get(self.loop.world)
         fields = getattr(record, FIELDS, {})
         pairs = " ".join(f"{key}={value}" for key, value in fields.items())
         text = f"{process.name:<12} {record.levelname.lower():<7} {record.name} {event} {pairs}"

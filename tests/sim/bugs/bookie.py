@@ -116,7 +116,7 @@ BUGS: Final = (
         "there.",
         damage_is_forgotten,
         0,
-        together(quorum(2, 2, 2), faults("flip journal", "kill broker", "kill bookie", count=9)),
+        together(ledgers(), quorum(2, 2, 2), faults("flip journal", "kill broker", count=9)),
     ),
     Bug(
         "new ledgers taken for garbage",

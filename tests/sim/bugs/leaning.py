@@ -60,6 +60,15 @@ def quorum(ensemble_size: int, write_quorum: int, ack_quorum: int) -> Lean:
     return lean
 
 
+def bookies(count: int) -> Lean:
+    """So many bookies."""
+
+    def lean(plan: Plan) -> None:
+        plan.bookies = count
+
+    return lean
+
+
 def together(*leans: Lean) -> Lean:
     """One after the other."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.sim.bugs.bug import Bug, plant
-from tests.sim.bugs.leaning import faults, ledgers, quorum, together
+from tests.sim.bugs.leaning import bookies, faults, ledgers, quorum, together
 
 from magnetar.autorecovery.copying import Copied, Copier, Need
 from magnetar.bookie.api import BookieError, BookieIdentity, EntryUnknown, LedgerEnd, NoSuchEntry
@@ -43,6 +43,7 @@ def recovery_does_not_fence() -> None:
 
 def one_fence_is_enough() -> None:
     plant(recovery, "fence_covers", lambda *_: True)
+    recovery_reads_do_not_fence()
 
 
 def one_absence_is_enough() -> None:
@@ -135,7 +136,7 @@ BUGS: Final = (
         "old writer a moment later: it is confirmed behind the end (BookKeeper #2614).",
         recovery_reads_do_not_fence,
         0,
-        together(ledgers(), quorum(3, 3, 2), ROUGH),
+        together(ledgers(), quorum(3, 3, 2), faults("resets", "slow network", count=8, for_s=8.0)),
     ),
     Bug(
         "recovery does not fence",
@@ -150,7 +151,7 @@ BUGS: Final = (
         "writer (BookKeeper #2303).",
         one_fence_is_enough,
         0,
-        together(ledgers(), quorum(4, 3, 2), ROUGH),
+        together(ledgers(), quorum(3, 3, 2), faults("resets", "slow network", count=6)),
     ),
     Bug(
         "one absence is enough",
@@ -172,7 +173,7 @@ BUGS: Final = (
         "ends ledgers early.",
         unknown_is_absence,
         0,
-        together(quorum(2, 2, 2), faults("flip journal", "kill broker", "kill bookie", count=9)),
+        together(ledgers(), quorum(2, 2, 2), faults("flip journal", "kill broker", count=9)),
     ),
     Bug(
         "silence is no such entry",
@@ -214,7 +215,12 @@ BUGS: Final = (
         "them, and ends it early.",
         records_before_the_copy,
         0,
-        together(ledgers(), ROUGH),
+        together(
+            ledgers(),
+            quorum(3, 3, 2),
+            bookies(5),
+            faults("pause bookie", "kill bookie", "slow disk", count=14, for_s=4.0),
+        ),
     ),
     Bug(
         "a bookie counts twice",

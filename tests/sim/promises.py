@@ -1,0 +1,101 @@
+"""What each bookie has promised: entries that it said to have stored, ledgers that it fenced.
+
+The rest of the system gets over a bookie that forgets, so that nobody would see it: copies are
+made again from others, and compare-and-swap stops a writer whose fence was forgotten. So what a
+bookie answered is noted here as it answers, and held against what it has in the end. A bookie
+whose disk was harmed for good by a fault (`plan.LOSSY`) has not promised anything.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from magnetar.bookie.api import BookieError, LedgerEnd, OnAdded, ProofKind
+from magnetar.bookie.local import LocalBookie
+from magnetar.ledger.metadata import LedgerMetadata
+
+if TYPE_CHECKING:
+    from tests.sim.nodes import Node
+    from tests.sim.world import World
+
+PROOFS_MAX: Final = 100_000
+
+
+class Promises:
+    """Of one bookie's disk."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, set[int]] = {}
+        self.fences: dict[int, None] = {}
+
+    def watch(self, bookie: LocalBookie) -> None:
+        """Notes what the bookie answers from now on."""
+        add, end, read = bookie.add_entries, bookie.ledger_end, bookie.read_entries
+
+        def add_entries(
+            ledger_id: int,
+            entry_ids: Sequence[int],
+            entries: Sequence[bytes],
+            *,
+            last_add_confirmed: int,
+            on_added: OnAdded,
+            recovery: bool = False,
+        ) -> None:
+            def added(error: BookieError | None) -> None:
+                if error is None:
+                    self.entries.setdefault(ledger_id, set()).update(entry_ids)
+                on_added(error)
+
+            add(
+                ledger_id,
+                entry_ids,
+                entries,
+                last_add_confirmed=last_add_confirmed,
+                on_added=added,
+                recovery=recovery,
+            )
+
+        async def ledger_end(ledger_id: int, *, fence: bool = False) -> LedgerEnd:
+            answer = await end(ledger_id, fence=fence)
+            if fence:
+                self.fences[ledger_id] = None
+            return answer
+
+        async def read_entries(ledger_id: int, *args: int, fence: bool = False, **more: Any) -> Any:
+            answer = await read(ledger_id, *args, fence=fence, **more)
+            if fence:
+                self.fences[ledger_id] = None
+            return answer
+
+        bookie.__dict__.update(
+            add_entries=add_entries, ledger_end=ledger_end, read_entries=read_entries
+        )
+
+
+async def check_promises(world: "World", ledgers: dict[int, LedgerMetadata]) -> None:
+    """Holds every bookie to what it answered, for ledgers that still are."""
+    for node in world.bookies:
+        if node.process is None or node.service is None or node.harmed:
+            continue
+        broken = await node.process.start(_broken(node, ledgers), "check promises")
+        if broken:
+            world.history.violated(f"{node.name} {broken}")
+
+
+async def _broken(node: "Node", ledgers: dict[int, LedgerMetadata]) -> str:
+    bookie, promises = node.service.bookie, node.promises
+    for ledger_id, entry_ids in sorted(promises.entries.items()):
+        if ledger_id not in ledgers:
+            continue
+        try:
+            answer = await bookie.prove_entries(
+                ledger_id, min(entry_ids), max(entry_ids), count_max=PROOFS_MAX
+            )
+        except BookieError as error:
+            return f"said that it stored entries of ledger {ledger_id}: {error!r}"
+        there = {one.entry_id for one in answer.proofs if one.kind is ProofKind.PRESENT}
+        if missing := sorted(entry_ids - there):
+            return f"said that it stored {missing[:5]} of ledger {ledger_id}, and has them not"
+    for ledger_id in promises.fences:
+        if ledger_id in ledgers and not (await bookie.ledger_end(ledger_id)).fenced:
+            return f"said that it fenced ledger {ledger_id}, and does not know it any more"
+    return ""
