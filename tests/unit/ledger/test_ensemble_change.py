@@ -422,24 +422,52 @@ def test_a_writer_that_was_fenced_never_writes_over_the_end_another_found() -> N
 
 
 def test_a_group_over_several_stripes_completes_once_and_moves_as_one() -> None:
+    """Its first stripes had all their copies; the new ensemble has them on other bookies."""
+
     async def main() -> None:
-        cluster = Cluster(4, quorum(3, 2, 2))
+        cluster = Cluster(4, quorum(4, 2, 2))
         writer, links = await cluster.writer()
         calls: list[tuple[int, MagnetarError | None]] = []
-        link(links, writer, 2).slow_s = 0.5
-        writer.append(
-            [b"%d" % n for n in range(9)], lambda first, error: calls.append((first, error))
-        )
-        await asyncio.sleep(0.1)  # its first pieces have their ack quorum
-        assert writer.last_add_confirmed == -1
-        link(links, writer, 2).cut()
+        slow = link(links, writer, 3)
+        slow.hold()
+        group = [b"%d" % number for number in range(8)]
+        writer.append(group, lambda first, error: calls.append((first, error)))
+        await asyncio.sleep(0.1)  # stripes 0 and 1 are done, 2 and 3 are not
+        assert calls == []
+        links.leave(writer.bookies[1])
+        await asyncio.sleep(0.1)
+        slow.release()
         await asyncio.sleep(1)
         assert calls == [(0, None)]
-        record = await cluster.record(writer.ledger_id)
-        assert [one.first_entry for one in record.ensembles] == [0]
-        for entry_id in range(9):
+        (ensemble,) = (await cluster.record(writer.ledger_id)).ensembles
+        assert len(ensemble.bookies) == 3
+        for entry_id in range(8):
             first = entry_id // 2 % 3
-            wanted = {record.ensembles[0].bookies[(first + k) % 3].bookie_id for k in range(2)}
+            wanted = {ensemble.bookies[(first + k) % 3].bookie_id for k in range(2)}
             assert wanted <= cluster.has(writer.ledger_id, entry_id)
+
+    virtual(main())
+
+
+def test_confirmed_entries_are_copied_before_the_record_names_who_has_them() -> None:
+    async def main() -> None:
+        cluster = Cluster(5, quorum(3, 3, 2))
+        writer, links = await cluster.writer()
+        ensemble = writer.bookies
+        spares = [one for one in links.links if one not in ensemble]
+        links.links[ensemble[2]].hold()
+        await appended(writer, 5)  # by the two others
+        for spare in spares:
+            links.links[spare].hold()
+        links.leave(ensemble[0])
+        links.leave(ensemble[2])
+        await asyncio.sleep(0.5)
+        assert (await cluster.record(writer.ledger_id)).ensembles[0].bookies == ensemble
+        for spare in spares:
+            links.links[spare].release()
+        await asyncio.sleep(0.5)
+        (now,) = (await cluster.record(writer.ledger_id)).ensembles
+        assert set(now.bookies) == {ensemble[1], *spares}
+        assert await write(writer, b"more") == 5
 
     virtual(main())
