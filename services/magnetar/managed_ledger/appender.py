@@ -326,12 +326,17 @@ class Appender:
     async def _open_ledger(self) -> None:
         if self._creating is None:
             self._creating = asyncio.ensure_future(self._owner.create_ledger())
-        # One that comes too late for its roll is on record all the same: the next roll has it.
+        # One that comes too late for its roll is on record all the same: the next roll has it, also
+        # where it came in the very turn of the loop in which the roll's time was over.
         try:
             writer = await asyncio.shield(self._creating)
-        finally:
-            if self._creating.done():
+        except BaseException:
+            if self._creating.cancelled() or (
+                self._creating.done() and self._creating.exception() is not None
+            ):
                 self._creating = None
+            raise
+        self._creating = None
         self._info = self.index.get(writer.ledger_id)
         self.writer = writer
         self._sent_bytes = self._sent_entries = 0
