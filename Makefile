@@ -76,6 +76,11 @@ sim: $(DEV_STAMP) ## the whole system simulated, by seed (SEEDS=1000 SEED_BASE=0
 	@$(call took,brokers$(comma) bookies$(comma) metadata and clients on one seeded loop$(comma) with faults)
 	$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),300) --base $(or $(SEED_BASE),0) $(ARGS)
 
+.PHONY: chaos
+chaos: $(DEV_STAMP) etcd ## official clients on a cluster under faults, 20 minutes (ARGS="--minutes 2 --seed 7")
+	@$(call took,brokers, bookies and etcd killed, paused and cut off at random)
+	$(BIN)/python -m tests.chaos $(ARGS)
+
 .PHONY: fuzz
 fuzz: $(DEV_STAMP) ## the long fuzz campaign: a million frames and more
 	@$(call took,mutated frames against the wire and the sessions)
