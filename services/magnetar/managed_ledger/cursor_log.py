@@ -171,6 +171,8 @@ class CursorLog:
             self._context.tasks.start(self.delete_retired(), f"retire {self.key}")
 
     async def _roll(self, state: AckState) -> None:
+        # Whatever becomes of this: deltas build on the new ledger, and the record may name it.
+        self._writer = None
         writer = await self._context.tasks.finish(self._create(), f"ledger of {self.key}")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         state.take_fresh()
