@@ -11,13 +11,13 @@ created below a tenant that is being deleted, nor partitions shrink under two wr
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.core.names import NamespaceName, TopicName, check_entity_name
-from magnetar.metadata.store import ABSENT, BadRevision, Check, MetadataStore, Put
+from magnetar.metadata.store import ABSENT, BadRevision, Check, MetadataStore, Put, Record
 
 Document = dict[str, Any]
 
@@ -39,11 +39,25 @@ def _decode(data: bytes) -> Document:
     return document
 
 
+class FollowedNamespaces(Protocol):
+    """The namespaces' records in memory, as a watch keeps them."""
+
+    def record(self, namespace: NamespaceName) -> Record | None: ...
+
+    def seen(self, record: Record) -> None:
+        """Takes one that was just written."""
+
+
 class Resources:
     """The named things of a cluster. Methods raise NotFound, Conflict or PreconditionFailed."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._followed: FollowedNamespaces | None = None
+
+    def follow(self, namespaces: FollowedNamespaces) -> None:
+        """Has what every topic asks when it is opened answered from memory."""
+        self._followed = namespaces
 
     # -- tenants ---------------------------------------------------------------------------
 
@@ -81,6 +95,15 @@ class Resources:
 
     async def policies(self, namespace: NamespaceName) -> Document:
         return await self._get(f"{_NAMESPACES}{namespace}", "Namespace does not exist")
+
+    async def policies_known(self, namespace: NamespaceName) -> Document:
+        """As `policies`; where namespaces are followed, as this broker was told last.
+
+        For what is asked once a topic or a client: a read of the store for each would cost more
+        than all the rest when very many come at once.
+        """
+        record = None if self._followed is None else self._followed.record(namespace)
+        return await self.policies(namespace) if record is None else _decode(record.value)
 
     async def create_namespace(self, namespace: NamespaceName, policies: Document) -> None:
         check_entity_name(namespace.local, "namespace")
@@ -201,9 +224,11 @@ class Resources:
                 raise NotFound(absent)
             changed = _encode(change(_decode(record.value)))
             try:
-                await self._store.put(key, changed, expected=record.revision)
+                revision = await self._store.put(key, changed, expected=record.revision)
             except BadRevision:
                 continue
+            if self._followed is not None and key.startswith(_NAMESPACES):
+                self._followed.seen(Record(key, changed, revision))
             return
         raise Conflict(f"{key} is being changed by others; try again")
 

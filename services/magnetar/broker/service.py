@@ -168,6 +168,7 @@ class BrokerService:
                 self.store, self.session, self.record, self.topics, self.clock
             )
             self.topics.ownership = self.cluster_ownership
+            self.resources.follow(self.cluster_ownership.rings)
             self.topics.news.follow(self.store, self.tasks)
             self.ledgers.guard_with(self.cluster_ownership.guard)
             await self.cluster_ownership.start()

@@ -41,10 +41,13 @@ from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 Topic = PersistentTopic | NonPersistentTopic
 
 OPEN_TIMEOUT_S: Final = 60.0
+OPENINGS_AT_ONCE_MAX: Final = 256
+"""Others wait: so that what the rest of the process asks of the store is not behind thousands."""
 CLOSED_AT_ONCE_MAX: Final = 64
 
 log = get_logger("magnetar.topics")
@@ -79,6 +82,7 @@ class TopicRegistry:
         self._context = context
         self._open: dict[str, Topic] = {}
         self._opening: dict[str, _Opening] = {}
+        self._gate = asyncio.Semaphore(OPENINGS_AT_ONCE_MAX)
         # Names of topics that are being closed or deleted.
         self._leaving: set[str] = set()
         # Those that were closed, and whose clients are not told yet.
@@ -165,7 +169,7 @@ class TopicRegistry:
                 raise ServiceNotReady(f"Topic {full} is being moved or deleted, please retry")
             opening = self._opening.get(full)
             if opening is None:
-                opening = _Opening(asyncio.ensure_future(self._open_topic(name, create)), create)
+                opening = _Opening(asyncio.ensure_future(self._open_in_turn(name, create)), create)
                 self._opening[full] = opening
                 opening.topic.add_done_callback(lambda done: self._opened(full, done))
             try:
@@ -181,25 +185,22 @@ class TopicRegistry:
         if not opening.cancelled():
             opening.exception()  # retrieved, also where every waiter has gone
 
+    async def _open_in_turn(self, name: TopicName, create: bool) -> Topic:
+        async with self._gate:
+            if not self.ownership.owns(name):
+                await self.ownership.require(name)  # it may have been a long wait
+            return await self._open_topic(name, create)
+
     async def _open_topic(self, name: TopicName, create: bool) -> Topic:
-        await self._check_may_exist(name)
-        is_new = not await self.exists(name)
-        if is_new and not create and not await self._is_declared_partition(name):
-            raise TopicNotFound(f"Topic {name} does not exist")
+        await self._check_namespace(name)
         topic: Topic
         if name.persistent:
-            try:
-                ledger = await self._ledgers.open(ledger_name(name), create=is_new)
-            except NotFound as error:
-                raise TopicNotFound(f"Topic {name} does not exist") from error
-            except ManagedLedgerFenced as error:
-                await self.ownership.doubt(name)
-                await self.ownership.require(name)
-                raise ServiceNotReady(f"Topic {name} is being moved, please retry") from error
+            ledger, is_new = await self._open_ledger(name, create)
             ledger.set_retention(*await self._retention(name.namespace))
             topic = PersistentTopic(name, ledger, self._context)
             await topic.recover_index()
         else:
+            is_new = await self._check_may_be_new(name, create)
             topic = NonPersistentTopic(name, self._context)
         if self._closed:
             await topic.close()
@@ -215,6 +216,18 @@ class TopicRegistry:
             self._tell(name, exists=True)
         return topic
 
+    async def _open_ledger(self, name: TopicName, create: bool) -> tuple[ManagedLedger, bool]:
+        """The topic's log, and whether it was created. What exists is not asked whether it may."""
+        try:
+            with contextlib.suppress(NotFound):
+                return await self._ledgers.open(ledger_name(name), create=False), False
+            await self._check_may_be_new(name, create)
+            return await self._ledgers.open(ledger_name(name), create=True), True
+        except ManagedLedgerFenced as error:
+            await self.ownership.doubt(name)
+            await self.ownership.require(name)
+            raise ServiceNotReady(f"Topic {name} is being moved, please retry") from error
+
     async def _retention(self, namespace: NamespaceName) -> tuple[int, int]:
         """(bytes, ms) of acked data to keep: the namespace's policy, else the broker's setting."""
         policies = await self._resources.policies(namespace)
@@ -228,24 +241,25 @@ class TopicRegistry:
             minutes if minutes < 0 else minutes * 60_000,
         )
 
-    async def _check_may_exist(self, name: TopicName) -> None:
-        await self._check_namespace(name)
-        if name.partition_index >= 0:
-            partitions = await self._resources.partitions(name.base)
-            if partitions and name.partition_index >= partitions:
-                raise NotAllowed(
-                    f"Illegal topic partition name {name} with max allowed {partitions} partitions"
-                )
-        elif await self._resources.partitions(name):
+    async def _check_may_be_new(self, name: TopicName, create: bool) -> bool:
+        """True, or raises TopicNotFound or NotAllowed."""
+        index = name.partition_index
+        partitions = await self._resources.partitions(name.base)
+        if index < 0 and partitions:
             raise NotAllowed(f"{name} is a partitioned topic: attach to its partitions")
+        if partitions and index >= partitions:
+            raise NotAllowed(
+                f"Illegal topic partition name {name} with max allowed {partitions} partitions"
+            )
+        if not create and not 0 <= index < partitions:
+            raise TopicNotFound(f"Topic {name} does not exist")
+        return True
 
     async def _check_namespace(self, name: TopicName) -> None:
-        if not await self._resources.namespace_exists(name.namespace):
-            raise TopicNotFound(f"Namespace not found: {name.namespace}")
-
-    async def _is_declared_partition(self, name: TopicName) -> bool:
-        index = name.partition_index
-        return index >= 0 and index < await self._resources.partitions(name.base)
+        try:
+            await self._resources.policies_known(name.namespace)
+        except NotFound as error:
+            raise TopicNotFound(f"Namespace not found: {name.namespace}") from error
 
     # -- creating and deleting -------------------------------------------------------------
 

@@ -42,6 +42,10 @@ class Rings:
         """As far as is known here."""
         return self._rings.get(namespace)
 
+    def record(self, namespace: NamespaceName) -> Record | None:
+        """The namespace's record, as far as is known here."""
+        return self._following.records.get(namespace_key(namespace))
+
     async def bundle_of(self, topic: TopicName) -> Bundle:
         """The topic's bundle; raises TopicNotFound where its namespace does not exist."""
         ring = self._rings.get(topic.namespace)

@@ -23,7 +23,7 @@ class TopicSchemas:
 
     async def policy(self, namespace: NamespaceName) -> SchemaPolicy:
         """What the namespace says about schemas; where it is silent, what the broker says."""
-        return merged(await self._resources.policies(namespace), self._default)
+        return merged(await self._resources.policies_known(namespace), self._default)
 
     async def for_producer(self, topic: TopicName, schema: SchemaInfo | None) -> bytes:
         """The version of a producer's schema, registered where it is new; empty for none."""
