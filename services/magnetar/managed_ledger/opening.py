@@ -71,14 +71,13 @@ async def _record(name: str, context: Context, *, create: bool) -> tuple[Managed
             if not record.deleted:
                 return record, stored.revision
             await _finish_deletion(name, record, stored.revision, context)
+            continue
         if not create:
             raise NotFound(f"managed ledger {name} does not exist")
         now_ms = context.clock.now_ms()
         record = ManagedLedgerRecord(created_ms=now_ms, modified_ms=now_ms)
-        try:
+        with suppress(BadRevision):  # someone else created it meanwhile
             return record, await write_guarded(context, name, [Put(key, encode(record), ABSENT)])
-        except BadRevision:
-            continue  # someone else created it meanwhile
     raise MetadataError(f"{key} changed {ATTEMPTS_MAX} times while it was opened")
 
 
@@ -148,8 +147,18 @@ async def delete_managed_ledger(name: str, context: Context) -> None:
 async def _finish_deletion(
     name: str, record: ManagedLedgerRecord, revision: int, context: Context
 ) -> None:
+    """Deletes what is below a record that was marked at this revision, and the record.
+
+    Who was paused meanwhile may find that it is done, and all of it made anew: what stands below
+    another revision is not touched.
+    """
+    key = managed_ledger_key(name)
     for _ in range(ATTEMPTS_MAX):
         cursors = await context.store.list(cursors_prefix(name))
+        # After the list: these are the cursors of what was marked, or nothing is deleted.
+        stands = await context.store.get(key)
+        if stands is None or stands.revision != revision:
+            return
         if not cursors:
             break
         for stored in cursors:
@@ -162,8 +171,5 @@ async def _finish_deletion(
                 await write_guarded(context, name, [Delete(stored.key, stored.revision)])
     for ledger_id in (*(item.ledger_id for item in record.ledgers), *record.deleting):
         await context.ledgers.delete(ledger_id)
-    try:
-        await write_guarded(context, name, [Delete(managed_ledger_key(name), revision)])
-    except BadRevision as error:
-        if error.actual != ABSENT:
-            raise
+    with suppress(BadRevision):  # it has gone
+        await write_guarded(context, name, [Delete(key, revision)])

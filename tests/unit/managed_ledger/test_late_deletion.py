@@ -1,0 +1,78 @@
+"""An owner that was paused in the middle of finishing a deletion, and goes on much later."""
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.unit.ledger.stage import NAME, Stage, publish, turns
+
+from magnetar.core.errors import MagnetarError
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.record import (
+    cursors_prefix,
+    decode_managed_ledger,
+    encode,
+    managed_ledger_key,
+)
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import Record
+
+
+class PausedStore(MemoryStore):
+    """The first who lists cursors is paused before it does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = False
+        self.paused = asyncio.Event()
+        self.going_on = asyncio.Event()
+
+    async def list(self, prefix: str) -> list[Record]:
+        if self.armed and prefix == cursors_prefix(NAME):
+            self.armed = False
+            self.paused.set()
+            await self.going_on.wait()
+        return await super().list(prefix)
+
+
+async def marked_deleted(stage: Stage) -> None:
+    """A deletion that got no further than its mark."""
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    await ledger.open_cursor("sub", initial="earliest")
+    await publish(ledger, b"old")
+    await factory.close()
+    key = managed_ledger_key(NAME)
+    stored = await stage.store.get(key)
+    assert stored is not None
+    record = msgspec.structs.replace(decode_managed_ledger(key, stored.value), deleted=True)
+    await stage.store.put(key, encode(record), expected=stored.revision)
+
+
+@pytest.mark.parametrize("deleting", [True, False], ids=["deletes", "opens"])
+async def test_what_was_made_anew_meanwhile_is_left_alone(deleting: bool) -> None:
+    stage = Stage()
+    stage.store = store = PausedStore()
+    await marked_deleted(stage)
+    store.armed = True
+    paused: ManagedLedgerFactory = stage.factory()
+    late = asyncio.ensure_future(paused.delete(NAME) if deleting else paused.open(NAME))
+    await store.paused.wait()
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    cursor = await ledger.open_cursor("sub", initial="earliest")
+    ledger_id, _ = await publish(ledger, b"a", b"b", b"c")
+    cursor.ack(ledger_id, 1)
+    await cursor.flush()
+    kept = await stage.bookie.list_ledgers()
+    await factory.abandon()
+    store.going_on.set()
+    await asyncio.wait([late])
+    if deleting:
+        assert isinstance(late.exception(), MagnetarError | None)
+    await turns(20)
+    assert set(await stage.bookie.list_ledgers()) >= set(kept)
+    again = await stage.factory().open(NAME)
+    assert not again.broken_cursors
+    assert again.cursors["sub"].is_acked(ledger_id, 1)
+    assert again.entries_total == 3
