@@ -7,6 +7,7 @@ taken over, so it is gone.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -22,7 +23,7 @@ from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.metadata.following import Following
 from magnetar.metadata.session import MetadataSession
-from magnetar.metadata.store import MetadataStore, Record
+from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore, Record
 
 log = get_logger("magnetar.ownership.brokers")
 
@@ -38,6 +39,8 @@ class BrokerRegistry:
         self._listeners: list[Callable[[str], None]] = []
         self._following = Following(store, BROKERS_PREFIX, self._changed)
         self._first = True
+        self._revision = ABSENT
+        """Of the registration as it was written here last."""
         self._withdrawn = False
         self.run = self._following.run
         self.ready = self._following.ready
@@ -64,9 +67,12 @@ class BrokerRegistry:
         await self._register()
 
     async def withdraw(self) -> None:
-        """Takes the registration away; before the listeners are closed."""
+        """Takes the registration away, unless another process has taken the id over; before the
+        listeners are closed.
+        """
         self._withdrawn = True
-        await self._store.delete(broker_key(self._own.broker_id))
+        with suppress(BadRevision):
+            await self._store.delete(broker_key(self._own.broker_id), expected=self._revision)
 
     # -- the session's side
 
@@ -96,8 +102,8 @@ class BrokerRegistry:
         lease_id = self._session.lease_id
         own = self._own = msgspec.structs.replace(self._own, lease_id=lease_id)
         key, value = broker_key(own.broker_id), encode(own)
-        revision = await self._store.put(key, value, lease_id=lease_id)
-        self._following.seen(Record(key, value, revision))
+        self._revision = await self._store.put(key, value, lease_id=lease_id)
+        self._following.seen(Record(key, value, self._revision))
 
     def _changed(self, key: str, record: Record | None) -> None:
         broker_id = key.removeprefix(BROKERS_PREFIX)
