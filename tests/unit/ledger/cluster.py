@@ -338,14 +338,15 @@ class FlakyStore(MemoryStore):
         super().__init__(LoopClock())
         self.trouble = 0.0
         self.reads_fail = False
+        self.outcome: int | None = None
+        """Of every write in trouble: 0 not done, 1 done, 2 done later; None: any."""
         self._rng = rng
-        self._late: list[Callable[[], object]] = []
 
     async def _answered(self, write: Callable[[], object]) -> bool:
         """Whether the caller hears what becomes of it."""
         if self._rng.random() >= self.trouble:
             return True
-        match self._rng.randrange(3):
+        match self._rng.randrange(3) if self.outcome is None else self.outcome:
             case 0:
                 pass
             case 1:

@@ -312,6 +312,30 @@ def test_an_ack_of_a_bookie_that_is_not_on_record_does_not_count() -> None:
     virtual(main())
 
 
+@pytest.mark.parametrize("outcome", [0, 1, 2])
+def test_a_change_of_an_idle_ledger_that_nobody_answered_is_not_taken_for_granted(
+    outcome: int,
+) -> None:
+    async def main() -> None:
+        cluster = Cluster(3, quorum(2, 2, 2, metadata_timeout_s=10.0))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        cluster.store.trouble, cluster.store.outcome = 1.0, outcome
+        links.leave(writer.bookies[0])
+        await asyncio.sleep(11)
+        adding = later(writer, b"b")
+        await asyncio.sleep(1)
+        assert not adding.done() or adding.exception() is not None
+        cluster.store.trouble = 0.0
+        assert await adding == 1
+        reader = await cluster.client()[0].open(writer.ledger_id, recover=True)
+        assert reader.last_entry == 1
+        copies = {one.bookie_id for one in reader.metadata.ensembles[-1].bookies}
+        assert cluster.has(writer.ledger_id, 1) >= copies
+
+    virtual(main())
+
+
 def test_what_needs_no_record_is_confirmed_while_the_metadata_is_away() -> None:
     async def main() -> None:
         cluster = Cluster(4, quorum(3, 3, 2))
