@@ -19,6 +19,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Final, Protocol, TypeVar
 
+from magnetar.bookie.malloc import keep_freed_memory
 from magnetar.core.errors import MagnetarError
 
 SWITCH_INTERVAL_S: Final = 0.0005
@@ -46,6 +47,7 @@ def refuse(text: str, *, code: int = 1) -> int:
 def run(serving: Coroutine[object, object, int]) -> int:
     """Runs the loop (uvloop where it is installed) until `serving` has its exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_freed_memory()
     try:
         import uvloop
     except ImportError:
