@@ -155,7 +155,7 @@ class Appender:
         """
         if self.error is not None:
             self._refuse(on_appended, self.error)
-        elif self.writer is None or self._rolling is not None or self._due():
+        elif self.writer is None or self._rolling is not None or self._refused or self._due():
             self._queue(entries, on_appended)
         else:
             size = self.writer.append(entries, self._appended)
@@ -201,6 +201,11 @@ class Appender:
 
     def _queue(self, entries: list[bytes], on_appended: OnAppended) -> None:
         size = sum(map(len, entries))
+        line = self._queued or self._sent
+        if line and (refusal := line[-1][3]) is not None:
+            # A smaller group that fits must not overtake the one that did not, of its producer.
+            self._refuse(on_appended, refusal)
+            return
         if self._queued_bytes + size > self._context.settings.pending_bytes_max:
             self._refuse(
                 on_appended,
