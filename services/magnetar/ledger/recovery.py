@@ -148,7 +148,10 @@ class _Recovery:
             if found is None:
                 break
             if found.entries:
-                metadata = await self._store(metadata, found, last)
+                # What is on ensembles that no record names yet is confirmed to nobody else: the
+                # next recoverer, if this one is cut short, has to look at it again.
+                known = last if metadata is self._metadata else confirmed
+                metadata = await self._store(metadata, found, known)
                 self._lengths.add(found.entries)
                 last = found.entries[-1].entry_id
             else:
