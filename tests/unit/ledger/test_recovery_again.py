@@ -29,7 +29,7 @@ def test_what_a_cut_short_recovery_stored_elsewhere_is_not_taken_for_confirmed(
         first, links = cluster.client()
         links.links[writer.bookies[2]].hold()
         cut_short = asyncio.ensure_future(first.open(writer.ledger_id, recover=True))
-        while 3 not in lacking.ids(writer.ledger_id):
+        while 3 not in lacking.ids(writer.ledger_id):  # noqa: ASYNC110 - time is virtual
             await asyncio.sleep(0.0005)
         cut_short.cancel()
         await asyncio.wait([cut_short])
