@@ -230,7 +230,7 @@ class TopicRegistry:
 
     async def _retention(self, namespace: NamespaceName) -> tuple[int, int]:
         """(bytes, ms) of acked data to keep: the namespace's policy, else the broker's setting."""
-        policies = await self._resources.policies(namespace)
+        policies = await self._resources.policies_known(namespace)
         policy = policies.get("retention_policies") or {
             "retentionTimeInMinutes": self._settings.retention_minutes,
             "retentionSizeInMB": self._settings.retention_size_mb,

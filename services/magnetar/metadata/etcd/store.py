@@ -2,7 +2,7 @@
 
 Revisions are etcd's own: the store-wide counter, and of a record its mod_revision. Every write is
 one etcd transaction: what is expected are its compares, and its else-branch reads the revisions
-that were there instead. Reads are linearizable. A list of many records is read in pages
+that were there instead. Reads are linearizable (`reading`). A list of many records is read in pages
 (PAGE_RECORDS) at the revision of the first page.
 
 A write is repeated after a missing answer only where the first one, had it happened, would make
@@ -28,10 +28,11 @@ from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.etcd import leases
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
-from magnetar.metadata.etcd.calls import RANGE, TXN
+from magnetar.metadata.etcd.calls import TXN
 from magnetar.metadata.etcd.client import EtcdClient, backoff_s
 from magnetar.metadata.etcd.errors import AnswerTooLarge
 from magnetar.metadata.etcd.keys import Keys, after
+from magnetar.metadata.etcd.reading import Reads
 from magnetar.metadata.etcd.settings import EtcdSettings
 from magnetar.metadata.etcd.watching import WatchStream
 from magnetar.metadata.operations import check_children_prefix, check_key, check_operations
@@ -71,6 +72,7 @@ class EtcdStore:
         self._clock = clock
         self._keys = Keys(client.settings.root)
         self._tasks = TaskSet("metadata-etcd")
+        self._reads = Reads(client, self._tasks)
         self._watches = WatchStream(client, self._keys, self._tasks)
         self._leases: weakref.WeakValueDictionary[int, leases.EtcdLease] = (
             weakref.WeakValueDictionary()
@@ -151,10 +153,7 @@ class EtcdStore:
         return (await self._range(self._client.probe_request)).header.revision
 
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
-        known = self._client.revision
-        answer = await self._client.call(RANGE, request, repeat=True)
-        self._client.note_read(answer.header, known)
-        return answer
+        return await self._reads.range(request)
 
     def _record(self, kv: pb.KeyValue) -> Record:
         return Record(self._keys.stripped(kv.key), kv.value, kv.mod_revision)
