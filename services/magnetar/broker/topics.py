@@ -90,6 +90,7 @@ class TopicRegistry:
         self.ownership: Ownership = AlwaysOwned(resources, self)
         self.news = TopicNews()
         self._closed = False
+        self._given_up = 0
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._open.values()))
@@ -192,6 +193,7 @@ class TopicRegistry:
             return await self._open_topic(name, create)
 
     async def _open_topic(self, name: TopicName, create: bool) -> Topic:
+        given_up = self._given_up
         await self._check_namespace(name)
         topic: Topic
         if name.persistent:
@@ -205,7 +207,8 @@ class TopicRegistry:
         if self._closed:
             await topic.close()
             raise ServiceNotReady("The broker is shutting down, please retry")
-        if not self.ownership.owns(name):
+        # Owned again is not still owned: others may have written since it was read.
+        if given_up != self._given_up or not self.ownership.owns(name):
             topic.abandon()
             await self.ownership.require(name)
             raise ServiceNotReady(f"Topic {name} is being moved, please retry")
@@ -388,6 +391,7 @@ class TopicRegistry:
 
     def abandon(self, inside: Inside) -> None:
         """Those inside are given up at once: nothing is written, clients look them up again."""
+        self._given_up += 1
         for full, topic in [*self._open.items(), *self._drained.items()]:
             if inside(topic):
                 self._open.pop(full, None)
