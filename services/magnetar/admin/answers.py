@@ -4,17 +4,17 @@ All errors meet here. A `MagnetarError` brings its own status and text; a path o
 served says so; anything else is a bug of ours: logged with its traceback, answered without.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, cast
 
 import msgspec
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
 
 from magnetar.admin.refusals import refusal
+from magnetar.admin.routes import RouteTable
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
 
@@ -54,14 +54,6 @@ def reason(status: int, text: str, headers: dict[str, str] | None = None) -> Res
     return Response(_encode({"reason": text}), status, headers, media_type=JSON)
 
 
-def install(app: FastAPI) -> None:
-    """Has the application answer errors this way."""
-    app.add_exception_handler(MagnetarError, _on_magnetar_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
-    app.add_exception_handler(TimeoutError, _on_timeout)
-    app.add_exception_handler(Exception, _on_any_exception)
-
-
 async def _on_magnetar_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, MagnetarError)  # noqa: S101 - registered for nothing else
     return reason(error.http_status, error.message)
@@ -81,12 +73,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> str:
     """What the path is offered for, by all of its routes together."""
-    methods: set[str] = set()
-    for router in request.app.state.routers:
-        for route in router.routes:
-            if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
-                methods |= route.methods or set()
-    return ", ".join(sorted(methods))
+    table = cast("RouteTable", request.app.router)
+    return ", ".join(sorted(table.methods(request.scope)))
 
 
 async def _on_timeout(_: Request, error: Exception) -> Response:
@@ -96,6 +84,15 @@ async def _on_timeout(_: Request, error: Exception) -> Response:
 async def _on_any_exception(request: Request, error: Exception) -> Response:
     log.exception("request failed", method=request.method, path=request.scope["path"])
     return reason(500, f"Internal error, see the broker's log: {type(error).__name__}")
+
+
+HANDLERS: Final[Mapping[type[Exception], ExceptionHandler]] = {
+    MagnetarError: _on_magnetar_error,
+    HTTPException: _on_http_exception,
+    TimeoutError: _on_timeout,
+    Exception: _on_any_exception,
+}
+"""What the application does about errors."""
 
 
 class Contained:

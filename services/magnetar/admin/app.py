@@ -1,8 +1,11 @@
-"""The application: every router, the errors, the documentation, around one broker."""
+"""The application: every router, the errors, the documentation, around one broker.
+
+Starlette serves it; FastAPI only makes the documentation, when somebody opens it (`openapi.py`).
+"""
 
 from typing import Final
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from magnetar.admin import answers, openapi, paths
@@ -10,6 +13,7 @@ from magnetar.admin.cluster.peers import Peers
 from magnetar.admin.cluster.routing import InCluster
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.probes import default_probes
+from magnetar.admin.routes import MethodRoute, RouteTable
 from magnetar.broker.service import BrokerService
 from magnetar.observe.health import Probes
 
@@ -57,6 +61,14 @@ ROUTERS: Final = (
     health.router,
 )
 
+DESCRIPTIONS: Final = tuple(each for router in ROUTERS for each in router.descriptions)
+_TABLE: Final = RouteTable(
+    [
+        *openapi.ROUTES,
+        *(MethodRoute(each.method, each.path, each.placed) for each in DESCRIPTIONS),
+    ]
+)
+
 
 def create_app(
     service: BrokerService,
@@ -68,24 +80,14 @@ def create_app(
 
     With `cluster` it is one of several.
     """
-    app = FastAPI(
-        title="Magnetar admin REST",
-        version=service.version,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
+    app = Starlette(exception_handlers=answers.HANDLERS)
+    app.router = _TABLE
+    app.state.openapi = openapi.OpenApi(DESCRIPTIONS, service.version)
     app.state.service = service
     app.state.metrics = metrics_page or MetricsPage(
         service, balance=cluster.balance if cluster else None
     )
     app.state.probes = probes or default_probes(service)
-    answers.install(app)
-    openapi.install(app)
-    app.state.routers = ROUTERS
-    for router in ROUTERS:
-        app.include_router(router)
     whole = answers.Contained(paths.RawPaths(app))
     app.state.peers = app.state.balance = None
     if cluster is not None:

@@ -10,8 +10,9 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
-import uvicorn
 from starlette.types import ASGIApp
+
+from magnetar.admin.lean_uvicorn import Config, H11Protocol, Server
 
 CONNECTIONS_MAX: Final = 1_024
 KEEP_ALIVE_S: Final = 60
@@ -21,16 +22,16 @@ CLOCK_TICK_S: Final = 1.0
 """How often the Date header is renewed."""
 
 
-class EmbeddedServer(uvicorn.Server):
+class EmbeddedServer(Server):
     """Serves until `stopping` is set; `ready` is done once it does."""
 
     def __init__(
         self, app: ASGIApp, stopping: asyncio.Event, ready: "asyncio.Future[None]"
     ) -> None:
-        config = uvicorn.Config(
+        config = Config(
             app,
             # Not httptools: an offer of HTTP/2, which Java's client makes, loses it the body.
-            http="h11",
+            http=H11Protocol,
             ws="none",
             lifespan="off",
             interface="asgi3",

@@ -1,9 +1,9 @@
 """The HTTP server of a broker: uvicorn in the broker's own event loop.
 
 `bind` takes the port before anything slow is imported, so that a port in use is told at once, and
-`AdminServer.start` begins to listen on it: the kernel queues requests from then on. FastAPI,
-pydantic and uvicorn (some 400 ms of CPU) are imported by a thread meanwhile, beside the broker that
-serves its first clients; queued requests are answered when that is done. `ready()` waits for it.
+`AdminServer.start` begins to listen on it: the kernel queues requests from then on. Starlette, the
+routes and uvicorn are imported by a thread meanwhile, beside the broker that serves its first
+clients; queued requests are answered when that is done. `ready()` waits for it.
 
 uvicorn's own signal handlers, logging and tick of ten times a second are left out: the process has
 one place for signals, and an idle broker should sleep.

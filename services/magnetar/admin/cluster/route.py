@@ -6,9 +6,8 @@ broker alone has no peers, and runs the handler as it is.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,9 +16,9 @@ from magnetar.admin.context import namespace_of, service_of, topic_of
 from magnetar.core.errors import TopicNotFound
 
 Plan = Callable[[Peers, Request, Handler], Awaitable[Response]]
-Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+Endpoint = TypeVar("Endpoint", bound=Handler)
 
-_plans: dict[Callable[..., Any], Plan] = {}
+_plans: dict[Handler, Plan] = {}
 
 
 def planned(plan: Plan) -> Callable[[Endpoint], Endpoint]:
@@ -62,24 +61,21 @@ async def at_bundle_owner(peers: Peers, request: Request, handler: Handler) -> R
     return await peers.at_bundle_owner(bundle, request, handler)
 
 
-class ClusterRoute(APIRoute):
-    """See the module's text."""
+def at_owner(handler: Handler, path: str) -> Handler:
+    """For `Routes(placing=…)`: the handler, where it belongs. See the module's text."""
+    plan = _plans.get(handler)
+    if plan is None and "{topic" in path:
+        plan = at_topic_owner
+    elif plan is None and "{bundle" in path:
+        plan = at_bundle_owner
+    if plan is None or plan is here:
+        return handler
+    chosen = plan
 
-    def get_route_handler(self) -> Callable[[Request], Any]:
-        handler = cast("Handler", super().get_route_handler())
-        plan = _plans.get(self.endpoint)
-        if plan is None and "{topic" in self.path:
-            plan = at_topic_owner
-        elif plan is None and "{bundle" in self.path:
-            plan = at_bundle_owner
-        if plan is None or plan is here:
-            return handler
-        chosen = plan
+    async def placed(request: Request) -> Response:
+        peers = peers_of(request)
+        if peers is None:
+            return await handler(request)
+        return await chosen(peers, request, handler)
 
-        async def routed(request: Request) -> Response:
-            peers = peers_of(request)
-            if peers is None:
-                return await handler(request)
-            return await chosen(peers, request, handler)
-
-        return routed
+    return placed

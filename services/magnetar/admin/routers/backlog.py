@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer
-from magnetar.admin.cluster.route import ClusterRoute
+from magnetar.admin.cluster.route import at_owner
 from magnetar.admin.context import (
     persistent_topic,
     refuse_partitioned,
@@ -19,12 +18,13 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import described
 from magnetar.admin.documents import MessageId
+from magnetar.admin.routes import Routes
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.framing import MalformedEntry
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"], route_class=ClusterRoute)
+router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 
@@ -56,7 +56,7 @@ async def backlog_size(request: Request) -> Response:
 @router.post(
     _TOPIC + "/subscription/{subscription:name}/analyzeBacklog",
     summary="Count a subscription's unacknowledged messages by reading them",
-    tags=["subscriptions"],
+    tags=("subscriptions",),
 )
 async def analyze(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)

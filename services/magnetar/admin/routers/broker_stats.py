@@ -2,7 +2,6 @@
 
 from typing import Any, cast
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,11 +9,12 @@ from magnetar.admin.answers import answer, done
 from magnetar.admin.cluster.route import peers_of
 from magnetar.admin.context import balance_of, service_of
 from magnetar.admin.metrics.page import MetricsPage
+from magnetar.admin.routes import Routes
 from magnetar.admin.stats.load_report import load_report
 from magnetar.admin.stats.topic import topic_stats
 from magnetar.broker.ownership import bundles
 
-router = APIRouter(prefix="/admin/v2", tags=["brokers"])
+router = Routes(prefix="/admin/v2", tags=("brokers",))
 
 
 @router.get("/broker-stats/topics", summary="Stats of all loaded topics, by namespace and bundle")

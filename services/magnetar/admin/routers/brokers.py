@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import fields
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,6 +12,7 @@ from magnetar.admin.answers import answer, bare, done
 from magnetar.admin.cluster.route import peers_of
 from magnetar.admin.context import balance_of, service_of, text_of
 from magnetar.admin.described import described, query
+from magnetar.admin.routes import Routes
 from magnetar.admin.stats.load_report import balance_view, decisions_view
 from magnetar.broker.balance.service import Balance
 from magnetar.broker.ownership import bundles
@@ -21,7 +21,7 @@ from magnetar.broker.setting import settings_of
 from magnetar.core.errors import MagnetarError, NotFound, ServiceNotReady
 from magnetar.core.names import NamespaceName
 
-router = APIRouter(prefix="/admin/v2/brokers", tags=["brokers"])
+router = Routes(prefix="/admin/v2/brokers", tags=("brokers",))
 
 HEALTH_TIMEOUT_S: Final = 10.0
 LOG_ROUNDS_SHOWN: Final = 100

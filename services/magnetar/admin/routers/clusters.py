@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,9 +10,10 @@ from magnetar.admin.answers import answer, done, nothing
 from magnetar.admin.context import checked_name, service_of, text_of
 from magnetar.admin.described import described
 from magnetar.admin.documents import cluster_document
+from magnetar.admin.routes import Routes
 from magnetar.core.errors import MetadataError, NotFound
 
-router = APIRouter(prefix="/admin/v2/clusters", tags=["clusters"])
+router = Routes(prefix="/admin/v2/clusters", tags=("clusters",))
 
 _BODY = described(
     body="ClusterData",

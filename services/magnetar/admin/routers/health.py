@@ -5,14 +5,14 @@ For probes and for people; without authentication, like `/metrics`.
 
 from typing import cast
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from magnetar.admin.answers import answer
+from magnetar.admin.routes import Routes
 from magnetar.observe.health import Probes
 
-router = APIRouter(tags=["health"])
+router = Routes(tags=("health",))
 
 
 def _probes(request: Request) -> Probes:
@@ -20,7 +20,7 @@ def _probes(request: Request) -> Probes:
 
 
 @router.get("/healthz", summary="Whether the process lives and its loop turns")
-async def healthz() -> Response:
+async def healthz(_: Request) -> Response:
     return PlainTextResponse("ok\n")
 
 

@@ -7,7 +7,6 @@ another broker is to, the answer is a redirect there.
 from typing import Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,9 +14,10 @@ from starlette.responses import Response
 from magnetar.admin.answers import answer, bare
 from magnetar.admin.context import require_namespace, service_of, topic_of
 from magnetar.admin.described import AUTHORITATIVE, described, query
+from magnetar.admin.routes import Routes
 from magnetar.broker.ownership import bundles
 
-router = APIRouter(prefix="/lookup/v2/topic", tags=["lookup"])
+router = Routes(prefix="/lookup/v2/topic", tags=("lookup",))
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"

@@ -3,7 +3,6 @@
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +10,7 @@ from magnetar.admin import bodies
 from magnetar.admin.answers import answer
 from magnetar.admin.cluster.partitions import raise_refusal
 from magnetar.admin.cluster.peers import Handler, Peers, together
-from magnetar.admin.cluster.route import ClusterRoute, planned
+from magnetar.admin.cluster.route import at_owner, planned
 from magnetar.admin.context import (
     loaded_topic,
     number_of,
@@ -25,6 +24,7 @@ from magnetar.admin.context import (
 from magnetar.admin.described import described, query
 from magnetar.admin.documents import message_id
 from magnetar.admin.message_view import batch_size, message_response
+from magnetar.admin.routes import Routes
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -32,7 +32,7 @@ from magnetar.core.errors import MetadataError, NotAllowed, NotFound, TopicNotFo
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"], route_class=ClusterRoute)
+router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 
@@ -40,7 +40,7 @@ _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 @router.get(
     _TOPIC + "/subscription/{subscription:name}/position/{position:number}",
     summary="Peek at an unacknowledged message",
-    tags=["subscriptions"],
+    tags=("subscriptions",),
 )
 async def peek(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)

@@ -2,14 +2,14 @@
 
 from typing import cast
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from magnetar.admin.metrics.page import MetricsPage
+from magnetar.admin.routes import Routes
 from magnetar.observe.metrics import CONTENT_TYPE
 
-router = APIRouter(tags=["metrics"])
+router = Routes(tags=("metrics",))
 
 
 @router.get("/metrics", summary="Prometheus metrics")

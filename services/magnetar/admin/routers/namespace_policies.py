@@ -7,7 +7,6 @@ Every other policy answers what holds, in Pulsar's form (mostly: not set), and c
 from collections.abc import Callable
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,11 +22,12 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import described
 from magnetar.admin.paths import register_choice
+from magnetar.admin.routes import Routes
 from magnetar.broker.schema.registry import CompatibilityStrategy
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.names import NamespaceName
 
-router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"])
+router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",))
 
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from magnetar.admin.answers import answer, done
 from magnetar.admin.cluster import deletion as cluster_deletion
 from magnetar.admin.cluster import namespaces as in_cluster
 from magnetar.admin.cluster.listing import topic_names
-from magnetar.admin.cluster.route import ClusterRoute, peers_of, planned
+from magnetar.admin.cluster.route import at_owner, peers_of, planned
 from magnetar.admin.context import (
     existing_namespace,
     namespace_of,
@@ -23,6 +22,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.deletion import delete_namespace
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.routes import Routes
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.ownership import bundles
 from magnetar.broker.ownership.splitting import RANGE
@@ -33,7 +33,7 @@ from magnetar.broker.topics import Topic
 from magnetar.core.errors import AuthorizationError, NotFound
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 
-router = APIRouter(prefix="/admin/v2/namespaces", tags=["namespaces"], route_class=ClusterRoute)
+router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placing=at_owner)
 
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 _MODES: Final = {

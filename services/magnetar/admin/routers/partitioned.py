@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,13 +22,14 @@ from magnetar.admin.context import (
 from magnetar.admin.deletion import delete_partitioned
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
 from magnetar.admin.documents import PartitionedMetadata
+from magnetar.admin.routes import Routes
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import Conflict, MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"])
+router = Routes(prefix="/admin/v2", tags=("topics",))
 """Metadata answers these, and partitions are deleted where they are: any broker can."""
 
 _NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"

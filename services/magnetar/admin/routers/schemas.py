@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +11,7 @@ from magnetar.admin.answers import answer
 from magnetar.admin.context import number_of, require_namespace, service_of, text_of
 from magnetar.admin.described import described, query
 from magnetar.admin.documents import SchemaPayload
+from magnetar.admin.routes import Routes
 from magnetar.broker.schema.registry import (
     InvalidSchemaData,
     SchemaInfo,
@@ -21,7 +21,7 @@ from magnetar.broker.schema.registry import (
 from magnetar.core.errors import IncompatibleSchema, InvalidTopicName, NotFound, PreconditionFailed
 from magnetar.core.names import TopicName, parse_topic
 
-router = APIRouter(prefix="/admin/v2/schemas", tags=["schemas"])
+router = Routes(prefix="/admin/v2/schemas", tags=("schemas",))
 
 _TOPIC: Final = "/{tenant:name}/{namespace:name}/{topic:name}"
 _BODY: Final = described(

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -10,7 +9,7 @@ from starlette.responses import Response
 from magnetar.admin import bodies
 from magnetar.admin.answers import done
 from magnetar.admin.cluster.partitions import all_done, each_partition
-from magnetar.admin.cluster.route import ClusterRoute, planned
+from magnetar.admin.cluster.route import at_owner, planned
 from magnetar.admin.context import (
     loaded_parts,
     number_of,
@@ -22,13 +21,14 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import described
 from magnetar.admin.documents import MessageId
+from magnetar.admin.routes import Routes
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import Conflict, NotAllowed
 from magnetar.core.names import TopicName
 from magnetar.wire.message_id import full_ack_set
 
-router = APIRouter(prefix="/admin/v2", tags=["subscriptions"], route_class=ClusterRoute)
+router = Routes(prefix="/admin/v2", tags=("subscriptions",), placing=at_owner)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 _SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription:name}"

@@ -5,7 +5,6 @@ On a partitioned topic each is done to all partitions.
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,7 +18,7 @@ from magnetar.admin.cluster.partitions import (
     merged,
     union,
 )
-from magnetar.admin.cluster.route import ClusterRoute, planned
+from magnetar.admin.cluster.route import at_owner, planned
 from magnetar.admin.context import (
     loaded_parts,
     require_namespace,
@@ -30,12 +29,13 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
 from magnetar.admin.documents import MessageId
+from magnetar.admin.routes import Routes
 from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
 from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
 from magnetar.core.ids import LATEST
 
-router = APIRouter(prefix="/admin/v2", tags=["subscriptions"], route_class=ClusterRoute)
+router = Routes(prefix="/admin/v2", tags=("subscriptions",), placing=at_owner)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 _SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription:name}"

@@ -1,6 +1,5 @@
 """`/admin/v2/tenants`."""
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -10,11 +9,12 @@ from magnetar.admin.context import checked_name, service_of, text_of
 from magnetar.admin.deletion import delete_namespace
 from magnetar.admin.described import FORCE, described
 from magnetar.admin.documents import TenantInfo
+from magnetar.admin.routes import Routes
 from magnetar.broker.resources import Document
 from magnetar.core.errors import NotAllowed, NotFound, PreconditionFailed
 from magnetar.core.names import NamespaceName
 
-router = APIRouter(prefix="/admin/v2/tenants", tags=["tenants"])
+router = Routes(prefix="/admin/v2/tenants", tags=("tenants",))
 
 _BODY = described(body="TenantInfo", example={"adminRoles": [], "allowedClusters": ["standalone"]})
 

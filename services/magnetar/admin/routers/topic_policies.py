@@ -5,7 +5,6 @@ Besides, what compaction and offloading have done: nothing.
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,9 +12,10 @@ from magnetar.admin.answers import answer, done, nothing
 from magnetar.admin.context import require_namespace, service_of, text_of, topic_of
 from magnetar.admin.documents import message_id
 from magnetar.admin.paths import register_choice
+from magnetar.admin.routes import Routes
 from magnetar.core.ids import EARLIEST
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"])
+router = Routes(prefix="/admin/v2", tags=("topics",))
 
 VALUES: Final[dict[str, object]] = {
     "backlogQuotaMap": {},

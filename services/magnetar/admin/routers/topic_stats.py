@@ -3,7 +3,6 @@
 from typing import Final
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,7 +10,7 @@ from magnetar.admin import bodies
 from magnetar.admin.answers import answer
 from magnetar.admin.cluster import partitions as parts
 from magnetar.admin.cluster.peers import Handler, Peers, together
-from magnetar.admin.cluster.route import ClusterRoute, anywhere, planned
+from magnetar.admin.cluster.route import anywhere, at_owner, planned
 from magnetar.admin.cluster.sending import Answer, query_of
 from magnetar.admin.context import (
     existing_partitions,
@@ -24,6 +23,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import AUTHORITATIVE, described, query
 from magnetar.admin.routers.partitioned import partitioned_metadata
+from magnetar.admin.routes import Routes
 from magnetar.admin.stats.internal import internal_info, internal_stats
 from magnetar.admin.stats.partitioned import partitioned_stats
 from magnetar.admin.stats.topic import TopicStats, add_earliest_times, topic_stats
@@ -32,7 +32,7 @@ from magnetar.broker.topics import Topic, ledger_name
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.names import TopicName
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"], route_class=ClusterRoute)
+router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
 
 _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 _LEFT_OUT: Final = (

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from fastapi import APIRouter
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,7 +10,7 @@ from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done, nothing
 from magnetar.admin.cluster.listing import topic_names
 from magnetar.admin.cluster.partitions import all_done, each_partition
-from magnetar.admin.cluster.route import ClusterRoute, planned
+from magnetar.admin.cluster.route import at_owner, planned
 from magnetar.admin.context import (
     loaded_parts,
     loaded_topic,
@@ -23,6 +22,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.deletion import delete_topic
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.routes import Routes
 from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.discovery import is_system_topic
@@ -30,7 +30,7 @@ from magnetar.broker.topic.persistent import EPOCH_PROPERTY, PersistentTopic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
 from magnetar.core.names import TopicName
 
-router = APIRouter(prefix="/admin/v2", tags=["topics"], route_class=ClusterRoute)
+router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
 
 _NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"
 _TOPIC: Final = _NAMESPACE + "/{topic:name}"
