@@ -1,17 +1,21 @@
-"""What the pages say of the code is there: paths, names that lead to a file, and bounds."""
+"""What the pages say of the code is there: paths, links, names, bounds, tests and planted bugs."""
 
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+
+from tests.sim.bugs import all_bugs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "services" / "README.md",
     ROOT / "tests" / "bench" / "README.md",
+    ROOT / "tests" / "sim" / "README.md",
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
 )
 ROOTS = {
@@ -27,6 +31,9 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 NAME = re.compile(r"\[`([\w.]+)`\]\(([^)#\s]+\.py)\)")
 PATH = re.compile(r"`([\w-]+(?:/[\w.-]+)+/?)`")
+LINK = re.compile(r"\]\(((?!\w+:|#)[^)#\s]+)(?:#[^)]*)?\)")
+TEST = re.compile(r"`(tests/[\w./-]+\.py)(?:::(\w+))?`")
+PLANTED = re.compile(r"^Planted: ([^.]*)\.", re.MULTILINE)
 BOUND = re.compile(r"^\| \[[^]]+\]\(([^)]+)\) \| `([\w.]+)` \| ([\d.]+) (\S+) \|", re.MULTILINE)
 
 
@@ -73,6 +80,54 @@ def test_paths_in_pages_exist() -> None:
     assert not wrong
 
 
+def test_links_lead_somewhere() -> None:
+    wrong = [
+        f"{shown(page)}: {target}"
+        for page in PAGES
+        for target in LINK.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert not wrong
+
+
+def test_tests_that_pages_name_exist() -> None:
+    wrong = []
+    for page in PAGES:
+        for path, name in TEST.findall(page.read_text()):
+            file = ROOT / path
+            if not file.exists() or (name and name not in names_in(file)):
+                wrong.append(f"{shown(page)}: {path}::{name}")
+    assert not wrong
+
+
+def test_every_promise_names_tests_that_exist() -> None:
+    """Each `###` section of the page of promises, up to what is not promised."""
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    promises = page.partition("\n## What is not promised")[0].split("\n### ")[1:]
+    assert len(promises) > 10
+    without = []
+    for promise in promises:
+        if not any(name for _, name in TEST.findall(promise)):
+            without.append(promise.partition("\n")[0])
+    assert not without
+
+
+def test_planted_bugs_that_pages_name_exist() -> None:
+    page = (ROOT / "docs" / "guarantees.md").read_text()
+    named = [
+        " ".join(name.split())
+        for row in PLANTED.findall(page)
+        for name in re.findall(r"\*([^*]+)\*", row)
+    ]
+    assert len(named) >= 10
+    assert sorted(set(named) - all_bugs().keys()) == []
+
+
+def _default(of: type, name: str) -> object:
+    """What a dataclass has where nobody says otherwise."""
+    return next((each.default for each in fields(of) if each.name == name), None)
+
+
 def test_bounds_are_what_the_code_says() -> None:
     """Rows `| [where](file) | `NAME` | VALUE UNIT | …`; `Class.field` means its default."""
     rows = [(page, *row) for page in PAGES for row in BOUND.findall(page.read_text())]
@@ -82,7 +137,7 @@ def test_bounds_are_what_the_code_says() -> None:
         file = (page.parent / target).resolve().relative_to(ROOT / "services").with_suffix("")
         found: object = import_module(".".join(file.parts))
         for part in name.split("."):
-            found = getattr(found() if isinstance(found, type) else found, part, None)
+            found = _default(found, part) if isinstance(found, type) else getattr(found, part, None)
         if found != float(value) * UNITS.get(unit, 1):
             wrong.append(f"{shown(page)}: {name} is {found}, not {value} {unit}")
     assert not wrong
