@@ -8,7 +8,7 @@ managed ledgers, and knows nothing of where they keep their bytes.
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext, TopicLimits
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import TopicRegistry
+from magnetar.broker.topics import Topic, TopicRegistry
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.log import get_logger
@@ -51,6 +51,8 @@ HANDOVER_SHARE: Final = 0.7
 """Of the time for topics: for handing bundles over, in a cluster."""
 READ_ENTRIES_MIN: Final = 100
 """What a dispatcher's first read asks for (Pulsar: dispatcherMinReadBatchSize 1)."""
+TOPICS_PER_TURN: Final = 256
+"""That periodic work looks at in one turn of the loop."""
 _STARTS_KEY: Final = "/broker-starts"
 
 
@@ -295,8 +297,15 @@ class BrokerService:
                 session.ping_sent = True
                 session.link.ping()
 
+    async def _each_topic(self) -> AsyncIterator[Topic]:
+        """All topics, some a turn: a hundred thousand must not hold up what is urgent."""
+        for count, topic in enumerate(self.topics, 1):
+            yield topic
+            if not count % TOPICS_PER_TURN:
+                await asyncio.sleep(0)
+
     async def _renew_rates(self) -> None:
-        for topic in self.topics:
+        async for topic in self._each_topic():
             if topic.counters.messages_in or topic.counters.message_rate_in:
                 topic.counters.renew_rates(RATE_PERIOD_S)
             for producer in topic.producers:
@@ -305,7 +314,7 @@ class BrokerService:
                 subscription.update_rates()
 
     async def _trim(self) -> None:
-        for topic in self.topics:
+        async for topic in self._each_topic():
             if isinstance(topic, PersistentTopic):
                 try:
                     await topic.managed_ledger.trim()
@@ -314,7 +323,7 @@ class BrokerService:
 
     async def _delete_unused(self) -> None:
         idle_ms = self.settings.delete_inactive_topics_interval_s * 1000
-        for topic in self.topics:
+        async for topic in self._each_topic():
             if not topic.is_idle or self.clock.now_ms() - topic.last_active_ms < idle_ms:
                 continue
             if not isinstance(topic, PersistentTopic):
