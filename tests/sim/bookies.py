@@ -19,8 +19,8 @@ BOOKIE_PORT: Final = 3181
 CAPACITY_BYTES: Final = 64 << 20
 
 STORAGE: Final = BookieSettings(
-    journal_file_bytes=64 * KIB,
-    journal_preallocate_bytes=16 * KIB,
+    journal_file_bytes=16 * KIB,
+    journal_preallocate_bytes=4 * KIB,
     journal_reserve_bytes=1 * KIB,
     journal_recycled_files_max=2,
     write_cache_bytes=24 * KIB,

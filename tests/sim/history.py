@@ -35,6 +35,16 @@ class SubscriptionHistory:
     """How often each message (producer, sequence) came."""
     acked: dict[Position, float] = field(default_factory=dict)
     """When the receipt of an ack came."""
+    acks_sent: set[Position] = field(default_factory=set)
+    held: dict[Position, None] = field(default_factory=dict)
+    """Delivered, and nobody has acked it yet: where its consumer goes, it must come again."""
+
+    def ack_sent(self, position: Position, *, cumulative: bool) -> None:
+        """A consumer has sent an ack."""
+        self.acks_sent.add(position)
+        self.held.pop(position, None)
+        if cumulative:
+            self.held = {one: None for one in self.held if one > position}
 
 
 @dataclass(slots=True)
@@ -108,6 +118,8 @@ class History:
         if sent.payload != payload:
             self.violated(f"{topic.name}: {key} at {position} is not what was sent")
         subscription.delivered[key] += 1
+        if position not in subscription.acks_sent:
+            subscription.held[position] = None
         acked_at = subscription.acked.get(position)
         if acked_at is not None and acked_at < subscribed_at:
             self.violated(

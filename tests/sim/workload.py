@@ -312,6 +312,7 @@ class Consumer:
         kind = pb.CommandAck.Individual
         if self.kind in (EXCLUSIVE, FAILOVER) and self._rng.random() < 0.3:
             kind = pb.CommandAck.Cumulative
+        self._of.ack_sent(position, cumulative=kind == pb.CommandAck.Cumulative)
         command = pb.CommandAck(consumer_id=number, ack_type=kind)
         command.message_id.add(ledgerId=position[0], entryId=position[1])
         return command

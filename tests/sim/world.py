@@ -165,6 +165,12 @@ class World:
                 return f"{producer.topic} {producer.name} still has messages without a receipt"
         for topic in self.history.topics.values():
             for subscription in topic.subscriptions.values():
+                if subscription.held and subscription.name != AUDIT:
+                    position = next(iter(subscription.held))
+                    return (
+                        f"{topic.name}/{subscription.name}: {position} was delivered, was not "
+                        f"acked, and did not come again"
+                    )
                 for key, sent in topic.sent.items():
                     if sent.receipt is not None and not subscription.delivered.get(key):
                         return (

@@ -205,6 +205,8 @@ class SimDisk:
     def rename(self, source: Path, target: Path) -> None:
         self.step("rename", source)
         self.check()
+        if source not in self.inodes:
+            raise FileNotFoundError(errno.ENOENT, "No such file", str(source))
         inode = self.inodes[source]
         self._change(target, inode)
         self._change(source, None)

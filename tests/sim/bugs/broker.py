@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.sim.bugs.bug import Bug, plant
-from tests.sim.bugs.leaning import faults, quorum, together, topics
+from tests.sim.bugs.leaning import faults, many_rollovers, quorum, together, topics
 
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.ledger.replicated_writer import ReplicatedWriter
@@ -101,14 +101,8 @@ BUGS: Final = (
         0,
         together(
             topics(),
-            faults(
-                "kill broker",
-                "metadata loses answers",
-                "pause broker",
-                "cut off metadata",
-                count=8,
-                for_s=5.0,
-            ),
+            many_rollovers(),
+            faults("cut off metadata", "pause broker", "isolate", count=7, for_s=5.0),
         ),
     ),
     Bug(

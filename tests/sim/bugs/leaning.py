@@ -69,6 +69,17 @@ def bookies(count: int) -> Lean:
     return lean
 
 
+def many_rollovers() -> Lean:
+    """Ledgers of a few entries, under a steady load."""
+
+    def lean(plan: Plan) -> None:
+        plan.rollover_entries = 3
+        for topic in plan.topics:
+            topic.messages, topic.pace_s, topic.size_bytes = 300, SPAN_S / 300, 20
+
+    return lean
+
+
 def together(*leans: Lean) -> Lean:
     """One after the other."""
 
