@@ -209,7 +209,9 @@ class Claims:
             await self._settled(lambda: self._delete(claim.key, claim.revision))
             return None
         finally:
-            self.drop(claim.bundle)
+            # Lost with the lease meanwhile, the bundle may be claimed anew.
+            if self._claims.get(claim.bundle) is claim:
+                self.drop(claim.bundle)
 
     async def _hand_over(self, claim: Claim, destination: BrokerRecord) -> bool:
         key = broker_key(destination.broker_id)
@@ -268,29 +270,28 @@ class Claims:
         claim.settled = asyncio.get_running_loop().create_future()
         self._splitting.append(claim)
         try:
-            policies, revision = await self._settled(lambda: self._split(claim, positions))
+            policies, value, revision = await self._settled(lambda: self._split(claim, positions))
         except MetadataUnavailable:
             self.drop(claim.bundle)
             raise
         except BaseException:
-            self._splitting.remove(claim)
-            claim.state = ClaimState.HELD
-            claim.settled.set_result(None)
-            claim.settled = None
+            if claim in self._splitting:  # else it was lost with the lease
+                self._splitting.remove(claim)
+                claim.state = ClaimState.HELD
+                claim.settled.set_result(None)
+                claim.settled = None
             raise
         parts = parts_of(claim.bundle, positions)
-        value = encode(OwnershipRecord.of(self._own()))
         for part in parts:
-            if part not in self._claims:  # the watch may have been faster
-                self._claims[part] = Claim(part, revision, self._now_ms())
-            self._seen(Record(ownership_key(part), value, revision))
+            # As the watch would: where the lease was lost meanwhile they went with it.
+            self.adopt(part, Record(ownership_key(part), value, revision))
         self._rings.seen(policies)
         self.drop(claim.bundle)
         log.info("bundle split", bundle=str(claim.bundle), parts=[part.range for part in parts])
         return parts
 
-    async def _split(self, claim: Claim, positions: Sequence[int]) -> tuple[Record, int]:
-        """The namespace's record with the parts, and the revision of their claims."""
+    async def _split(self, claim: Claim, positions: Sequence[int]) -> tuple[Record, bytes, int]:
+        """The namespace's record with the parts, and their claims: value and revision."""
         bundle, parts = claim.bundle, parts_of(claim.bundle, positions)
         key, value = namespace_key(bundle.namespace), encode(OwnershipRecord.of(self._own()))
         for _ in range(ATTEMPTS_MAX):
@@ -300,7 +301,7 @@ class Claims:
             # An attempt whose outcome was unknown may have landed.
             first = await self._store.get(ownership_key(parts[0]))
             if first is not None and first.value == value:
-                return record, first.revision
+                return record, value, first.revision
             lease_id = self._session.lease_id
             document = encode(with_split(policies_of(record), bundle, positions))
             operations: list[Operation] = [
@@ -314,5 +315,5 @@ class Claims:
                 if error.key == key:
                     continue  # another policy was changed meanwhile
                 raise ServiceNotReady(f"{bundle} is not owned here any more: {error}") from error
-            return Record(key, document, revision), revision
+            return Record(key, document, revision), value, revision
         raise Conflict(f"the policies of {bundle.namespace} are being changed by others; try again")
