@@ -31,6 +31,27 @@ LEDGER_ID_KEY: Final = "/ledger-id"
 LEDGERS_PREFIX: Final = "/ledgers/"
 
 
+async def check_ids(bookie: Bookie, store: MetadataStore) -> None:
+    """Raises MetadataError where ledgers are here whose ids have not been given out yet.
+
+    They will be, to others: the entries of two ledgers would be taken for those of one. It takes a
+    metadata store that was restored from a copy older than these ledgers, so nothing is deleted
+    and no entry is taken before somebody has decided.
+    """
+    record = await store.get(LEDGER_ID_KEY)
+    if record is None:
+        return  # a store without any ledger is not this cluster's: `cluster.identity`
+    last_id = _number(LEDGER_ID_KEY, record.value)
+    above = [ledger_id for ledger_id in await bookie.list_ledgers() if ledger_id > last_id]
+    if above:
+        raise MetadataError(
+            f"the metadata store has given out ledger ids up to {last_id}, and {len(above)} "
+            f"ledgers from {above[0]} to {above[-1]} are on this bookie: it was restored from an "
+            f"older copy. Set {LEDGER_ID_KEY} to the highest id of all bookies before they are "
+            "started; what only the lost records named is not readable any more, and is deleted"
+        )
+
+
 class LedgerGarbage:
     """The comparison of one bookie with the metadata store."""
 

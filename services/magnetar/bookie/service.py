@@ -26,7 +26,7 @@ import msgspec
 from magnetar import __version__
 from magnetar.bookie.api import BookieError, BookieReadOnly
 from magnetar.bookie.files import Files
-from magnetar.bookie.garbage import LedgerGarbage
+from magnetar.bookie.garbage import LedgerGarbage, check_ids
 from magnetar.bookie.index_store import RocksIndexStore
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.net.messages_v1 import State
@@ -171,11 +171,14 @@ class BookieService:
     async def start(
         self, listener: socket.socket | None = None, *, host: str = "", port: int = 0
     ) -> None:
-        """Waits until the id is free, and listens. Raises Conflict where another bookie has it.
+        """Waits until the id is free, and listens. Raises Conflict where another bookie has it,
+        and MetadataError where the metadata store is older than what is on the disks.
 
         The bookie takes adds once the session is established.
         """
         await self._wait_for_name()
+        async with asyncio.timeout(METADATA_TIMEOUT_S):
+            await check_ids(self.bookie, self._store)
         await self.server.start(listener, host=host, port=port)
 
     async def stop(self) -> None:

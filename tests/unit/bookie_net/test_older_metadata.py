@@ -1,0 +1,30 @@
+"""A bookie whose metadata store was restored from a copy that is older than its ledgers."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.bookie_net.test_service import add, registration, running
+
+from magnetar.bookie.garbage import LEDGER_ID_KEY
+from magnetar.core.errors import MetadataError
+from magnetar.metadata.memory import MemoryStore
+
+
+async def test_a_bookie_with_ledgers_whose_ids_are_still_to_be_given_out_does_not_start(
+    tmp_path: Path,
+) -> None:
+    """Else a new ledger of that id would be read with the entries of the old one behind its own."""
+    store = MemoryStore()
+    await store.put(LEDGER_ID_KEY, b"7")
+    async with running(store, tmp_path / "data") as service:
+        for ledger_id in (3, 6, 7):
+            assert await add(service, ledger_id) is None
+    await store.put(LEDGER_ID_KEY, b"5")
+    with pytest.raises(MetadataError, match="up to 5, and 2 ledgers from 6 to 7 are on this"):
+        async with running(store, tmp_path / "data"):
+            pass
+    assert await registration(store) is None
+    await store.put(LEDGER_ID_KEY, b"7")
+    async with running(store, tmp_path / "data") as service:
+        assert service.registered
+        assert await service.bookie.list_ledgers() == [3, 6, 7]
