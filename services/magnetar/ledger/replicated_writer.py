@@ -31,7 +31,7 @@ from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata
 from magnetar.ledger.quorum import UNENDED, stripe_last, with_ensemble
-from magnetar.ledger.replicas import Layout, Piece, Replica
+from magnetar.ledger.replicas import NO_PIECES, Layout, Piece, Replica
 from magnetar.ledger.writer import LedgerWriter, OnAppended
 
 TICKS: Final = 4
@@ -71,8 +71,8 @@ class ReplicatedWriter(LedgerWriter):
         self._bits = 0
         self._timer: asyncio.TimerHandle | None = None
         self._missing: tuple[int, tuple[BookieIdentity, ...]] | None = None
-        self.pending: deque[Piece] = deque()
-        self.late: deque[Piece] = deque()
+        self.pending: deque[Piece] = NO_PIECES
+        self.late: deque[Piece] = NO_PIECES
         """Confirmed, but not on all of their write set; and what came behind those."""
         self.dead = 0
         """The replicas that failed."""
@@ -115,6 +115,8 @@ class ReplicatedWriter(LedgerWriter):
             want, replicas = layout.set_of(first)
             need = want if len(self.possible) == 1 else self.need_of(first, want)
             piece = Piece(first, end, entries, size, want, need, first, size, on_appended)
+            if self.pending is NO_PIECES:
+                self.pending = deque()
             self.pending.append(piece)
             for replica in replicas:
                 replica.send(piece, confirmed)
@@ -142,6 +144,8 @@ class ReplicatedWriter(LedgerWriter):
             piece = Piece(
                 first, end, part, sum(map(len, part)), want, need, group_first, group_bytes, tell
             )
+            if self.pending is NO_PIECES:
+                self.pending = deque()
             self.pending.append(piece)
             for replica in replicas:
                 replica.send(piece, self.last_add_confirmed)
@@ -190,6 +194,8 @@ class ReplicatedWriter(LedgerWriter):
                 self.last_add_confirmed = piece.end - 1
                 self.length_bytes += piece.group_bytes
                 on_appended(piece.group_first, None)
+        if not self.pending:
+            self.pending = NO_PIECES
         if self.late:
             self.release()
         if self.last_add_confirmed >= self._count_at and self._error is None:
@@ -200,6 +206,8 @@ class ReplicatedWriter(LedgerWriter):
     def _keep(self, piece: Piece) -> None:
         """Keeps a confirmed piece for those that do not have it yet."""
         context = self._context
+        if self.late is NO_PIECES:
+            self.late = deque()
         self.late.append(piece)
         context.late_bytes += piece.size
         if context.late_bytes > context.settings.late_bytes_max:
@@ -236,6 +244,8 @@ class ReplicatedWriter(LedgerWriter):
             if late[0].first > confirmed:
                 break  # of a group that is not: it may have to be sent elsewhere together with it
             self._context.late_bytes -= late.popleft().size
+        if not late:
+            self.late = NO_PIECES
         if self._drained is not None:
             self._wake_closer()
 
@@ -311,8 +321,8 @@ class ReplicatedWriter(LedgerWriter):
         for replica in self.layout.replicas:
             replica.stop(BookieError("the writer has ended"))
         self._context.late_bytes -= sum(piece.size for piece in self.late)
-        self.late.clear()
-        pending, self.pending = self.pending, deque()
+        self.late = NO_PIECES
+        pending, self.pending = self.pending, NO_PIECES
         for piece in pending:
             if piece.on_appended is not None:
                 piece.on_appended(NO_ENTRY, error)

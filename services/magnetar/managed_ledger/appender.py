@@ -250,6 +250,8 @@ class Appender:
                 self._sent_entries += len(entries)
             else:
                 self._refused += 1
+        if not self._queued:
+            self._queued = _NOTHING
         self._answer_refused()
 
     def _fail_all(self, error: MagnetarError) -> None:

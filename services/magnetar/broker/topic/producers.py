@@ -14,7 +14,6 @@
 Texts are those of Pulsar's broker: clients and operators match them.
 """
 
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
@@ -56,7 +55,7 @@ class ProducerRegistry:
         self._store_epoch = store_epoch
         self._by_name: dict[str, Producer] = {}
         self._exclusive: Producer | None = None
-        self._waiting: deque[Producer] = deque()
+        self._waiting: list[Producer] = []
         self._closings = 0
 
     def __len__(self) -> int:
@@ -126,7 +125,7 @@ class ProducerRegistry:
         Where there is another such task already, it finds nobody next in line.
         """
         while (first := self._next_in_line()) is not None:
-            self._waiting.popleft()
+            self._waiting.pop(0)
             try:
                 await self._make_exclusive(first)
             except MagnetarError as error:
