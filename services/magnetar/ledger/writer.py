@@ -29,13 +29,13 @@ from magnetar.bookie.api import (
     NoSuchLedger,
     StoredEntry,
 )
-from magnetar.core.errors import MagnetarError, PersistenceError
+from magnetar.core.errors import MagnetarError, MetadataError, PersistenceError
 from magnetar.ledger.asking import blames_bookie
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.errors import LedgerClosed
 from magnetar.ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata, LedgerState
 from magnetar.ledger.reading import CopiesReader
-from magnetar.ledger.records import RecordChanged, swap
+from magnetar.ledger.records import RecordChanged, read_record, swap
 
 OnAppended = Callable[[int, MagnetarError | None], None]
 
@@ -51,6 +51,7 @@ class LedgerWriter(ABC):
         "_context",
         "_drained",
         "_error",
+        "_moved",
         "_next_entry",
         "_reader",
         "_revision",
@@ -71,6 +72,8 @@ class LedgerWriter(ABC):
         self._error: MagnetarError | None = None
         self._drained: asyncio.Future[None] | None = None
         self._reader: CopiesReader | None = None
+        self._moved: tuple[LedgerMetadata, LedgerMetadata] | None = None
+        """What was known here when the record was found to say something else, and that."""
 
     @property
     def revision(self) -> int:
@@ -151,7 +154,24 @@ class LedgerWriter(ABC):
         if self._reader is None:
             self._reader = CopiesReader(self._context)
         last = min(last, self.last_add_confirmed)
-        return await self._reader.read(self.metadata, first, last, bytes_max=bytes_max)
+        known, recorded = self._moved or (None, None)
+        metadata = recorded if recorded is not None and known is self.metadata else self.metadata
+        try:
+            return await self._reader.read(metadata, first, last, bytes_max=bytes_max)
+        except BookieError as failure:
+            # Autorecovery may have put older entries elsewhere. What this writer itself writes over
+            # stays what it knows: it learns of others' changes when it changes the record.
+            moved = await self._read_record()
+            if moved is None or moved.ensembles == metadata.ensembles:
+                raise failure from None
+        self._moved = self.metadata, moved
+        return await self._reader.read(moved, first, last, bytes_max=bytes_max)
+
+    async def _read_record(self) -> LedgerMetadata | None:
+        try:
+            return (await read_record(self._context, self.ledger_id))[0]
+        except (MetadataError, NoSuchLedger):
+            return None
 
     # -- closing
 
