@@ -2,8 +2,12 @@
 
 What is in memory is answered without leaving the event loop's turn. A miss reads one whole block
 on a thread of the small pool "bookie-read"; where a reader goes on in sequence, the blocks behind
-it are read ahead while it works. A block that was moved by the collector between index and log is
-looked up again. Entries are handed out by reference.
+it are read ahead while it works. In sequence is who asks for what follows an answer, not who asks
+for what follows a block: the reader of a striped ledger has the next stripe from another bookie,
+though a copy of it lies here as well. A block that was moved by the collector between index and log
+is looked up again. Entries are handed out by reference.
+
+Bounds: the read cache's; ENDS_MAX ends of answers.
 """
 
 import asyncio
@@ -34,6 +38,8 @@ from magnetar.bookie.write_cache import WriteCacheHalf
 CHUNK_ENTRIES_MAX: Final = 1024
 LOAD_BYTES_MAX: Final = 1 * MIB
 """What one turn on a read thread loads at most, but for its first block."""
+
+ENDS_MAX: Final = 1024
 
 LOOKUPS_MAX: Final = 8
 """Times a block is looked up again because the collector moved it meanwhile."""
@@ -71,6 +77,8 @@ class Reader:
         self._pool = pool
         self.cache = ReadCache(settings.read_cache_bytes)
         self._ahead: dict[int, asyncio.Future[None]] = {}
+        self._ends: dict[tuple[int, int], None] = {}
+        """Ledgers and entries that answers ended before, the oldest first."""
         self.entries_read = 0
         self.bytes_read = 0
 
@@ -83,9 +91,10 @@ class Reader:
         entries: list[bytes] = []
         room = bytes_max
         position = first
+        goes_on = (ledger_id, first) in self._ends
         while position <= last and (room > 0 or not entries):
             try:
-                chunk = await self._next_chunk(state, position, last, room)
+                chunk = await self._next_chunk(state, position, last, room, goes_on=goes_on)
             except BookieError:
                 if entries:
                     break
@@ -105,9 +114,18 @@ class Reader:
             if fitting < len(chunk[1]):
                 break
             position = ids[-1] + 1
+        self._ended(ledger_id, first, first + len(entries))
         self.entries_read += len(entries)
         self.bytes_read += bytes_max - room
         return list(map(_stored_entry, zip(ids, entries, strict=True)))
+
+    def _ended(self, ledger_id: int, first: int, end: int) -> None:
+        """An answer from `first` on ended before `end`."""
+        ends = self._ends
+        ends.pop((ledger_id, first), None)
+        ends[(ledger_id, end)] = None
+        if len(ends) > ENDS_MAX:
+            del ends[next(iter(ends))]
 
     def existing(self, ledger_id: int) -> LedgerState:
         """The ledger's state; raises NoSuchLedger or EntryUnknown."""
@@ -121,7 +139,7 @@ class Reader:
         return state
 
     async def _next_chunk(
-        self, state: LedgerState, position: int, last: int, wanted: int
+        self, state: LedgerState, position: int, last: int, wanted: int, *, goes_on: bool
     ) -> Chunk | None:
         """The next entries from `position` on, None if there are none up to `last`.
 
@@ -139,7 +157,7 @@ class Reader:
             if block is not None:
                 self.cache.hits += 1
             else:
-                block = await self._block(state, start, disk_last, wanted)
+                block = await self._block(state, start, disk_last, wanted, goes_on=goes_on)
                 if state.deleted:
                     raise NoSuchLedger(f"ledger {ledger_id} was deleted")
                 if block is None:
@@ -161,7 +179,7 @@ class Reader:
         return chunk
 
     async def _block(
-        self, state: LedgerState, position: int, last: int, wanted: int
+        self, state: LedgerState, position: int, last: int, wanted: int, *, goes_on: bool
     ) -> CachedBlock | None:
         """The first block from `position` on that is on disk, through the read cache."""
         ledger_id = state.ledger_id
@@ -182,10 +200,9 @@ class Reader:
             )
         if not blocks or state.deleted:
             return None
-        sequential = self.cache.find(ledger_id, blocks[0].first - 1) is not None
         for block in blocks:
             self.cache.add(block)
-        if sequential:
+        if goes_on or blocks[-1].last < last:
             self._read_ahead(state, blocks[-1].last + 1)
         return blocks[0]
 
@@ -199,7 +216,7 @@ class Reader:
         while len(blocks) < len(views):
             run = adjacent(views[len(blocks) :], LOAD_BYTES_MAX + self._settings.block_bytes_max)
             try:
-                if len(run) == 1:
+                if len(run) == 1 and wanted < run[0].length:
                     blocks.append(self._load_view(run[0]))
                     continue
                 loaded = self._logs.read_run(run)

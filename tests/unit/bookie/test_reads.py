@@ -12,7 +12,7 @@ from magnetar.bookie.entry_log import adjacent
 from magnetar.bookie.entry_log_codec_v1 import Block
 from magnetar.bookie.index import View
 from magnetar.bookie.os_files import OsFiles
-from magnetar.bookie.read_cache import CachedBlock, ReadCache
+from magnetar.bookie.read_cache import ENTRY_OVERHEAD_BYTES, CachedBlock, ReadCache
 
 from .conftest import SMALL, Opener, add, entry, read_all
 
@@ -45,6 +45,23 @@ async def test_a_sequential_reader_is_read_ahead_of(open_bookie: Opener) -> None
     # 100,000 bytes in blocks of 4 KiB: most of them came with another's turn.
     assert stats.read_cache_misses < 10
     assert stats.read_cache_hits > 5
+
+
+async def test_stripes_that_are_read_elsewhere_are_not_read_ahead(open_bookie: Opener) -> None:
+    bookie = await open_bookie(replace(SMALL, read_ahead_bytes=50_000, read_cache_bytes=1 << 20))
+    stripes = [range(first, first + 160) for first in range(0, 4800, 160)]
+    here = [stripe for number, stripe in enumerate(stripes) if number % 3 != 1]
+    for stripe in here:
+        for first in range(stripe[0], stripe[-1], 40):
+            await add(bookie, 1, range(first, first + 40))
+        await bookie.flush()  # no block has two of them
+    await bookie.read_entries(1, 0, 79, bytes_max=1 << 20)
+    for stripe in stripes[::3]:
+        first = stripe[0] or 80  # the first in two parts: what follows it is read ahead
+        found = await bookie.read_entries(1, first, stripe[-1], bytes_max=1 << 20)
+        assert [item.entry_id for item in found] == list(range(first, stripe[-1] + 1))
+    one = 160 * (100 + ENTRY_OVERHEAD_BYTES)
+    assert bookie.stats().read_cache_bytes < one * len(here) * 3 // 4
 
 
 async def test_single_reads_load_what_they_need(open_bookie: Opener) -> None:
