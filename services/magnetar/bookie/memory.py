@@ -68,7 +68,9 @@ class MemoryBookie:
         error: BookieError | None = None
         if ledger_id in self._deleted:
             error = NoSuchLedger(f"ledger {ledger_id} was deleted")
-        elif (ledger := self._ledgers.setdefault(ledger_id, MemoryLedger())).fenced and not recovery:
+        elif (
+            ledger := self._ledgers.setdefault(ledger_id, MemoryLedger())
+        ).fenced and not recovery:
             error = LedgerFenced(f"ledger {ledger_id} is fenced")
         else:
             ledger.entries.update(zip(entry_ids, entries, strict=True))
