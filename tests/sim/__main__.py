@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: every line as it comes")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--bug", default="", help="with this planted bug (tests/sim/bugs)")
+    parser.add_argument("--without", action="store_true", help="with --bug: its plan, not the bug")
     parser.add_argument("--hunt", action="store_true", help="each planted bug (or --bug), alone")
     parser.add_argument("--counts", action="store_true", help="how often what happened")
     parser.add_argument("--hashes", action="store_true", help="the hash of each run's trace")
@@ -41,8 +42,9 @@ def main() -> int:
     if arguments.hunt:
         return hunt(arguments)
     bug = bug_of(arguments.bug)
+    run_seed = partial(simulate, bug=bug, planted=not arguments.without)
     if arguments.seed is not None:
-        result = simulate(arguments.seed, trace=arguments.trace, bug=bug)
+        result = run_seed(arguments.seed, trace=arguments.trace)
         show(result, arguments.bug)
         return 1 if result.violations else 0
     seeds = range(arguments.base, arguments.base + arguments.seeds)
@@ -50,7 +52,7 @@ def main() -> int:
     counts: Counter[str] = Counter()
     done = failed = 0
     longest = Result(-1)
-    for result in run_forked(seeds, lambda seed: simulate(seed, bug=bug), jobs=arguments.jobs):
+    for result in run_forked(seeds, run_seed, jobs=arguments.jobs):
         done += 1
         if arguments.hashes:
             print(f"trace {result.seed} {hash_text(result)}")

@@ -8,7 +8,7 @@ from tests.sim.bugs.bug import Bug
 from tests.sim.checker import check_failures
 from tests.sim.ledger_world import LedgerWorld
 from tests.sim.loop import Deadlock, SimLoop, run
-from tests.sim.plan import Plan, draw_plan
+from tests.sim.plan import draw_plan
 from tests.sim.run import Result
 from tests.sim.watching import Watching
 from tests.sim.world import World
@@ -26,16 +26,19 @@ WORLDS: Final[dict[str, type[World]]] = {"topics": World, "ledgers": LedgerWorld
 
 
 def simulate(
-    seed: int, *, trace: bool = False, plan: Plan | None = None, bug: Bug | None = None
+    seed: int, *, trace: bool = False, bug: Bug | None = None, planted: bool = True
 ) -> Result:
-    """Runs a seed in this process, which is good for nothing else afterwards."""
+    """Runs a seed in this process, which is good for nothing else afterwards.
+
+    With a bug its plan is leant towards it; unless `planted`, the code stays as it is.
+    """
     begun = time.perf_counter()
     determinism.begin(seed)
-    plan = plan or draw_plan(seed)
-    if bug is not None:
+    plan = draw_plan(seed)
+    if bug is not None and bug.lean is not None:
+        bug.lean(plan)
+    if bug is not None and planted:
         bug.patch()
-        if bug.lean is not None:
-            bug.lean(plan)
     loop = SimLoop(seed)
     watching = Watching(loop, trace=trace)
     watching.install()
