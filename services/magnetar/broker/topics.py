@@ -29,6 +29,7 @@ from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic_news import OnTopic, TopicNews
+from magnetar.core.collecting import collecting
 from magnetar.core.errors import (
     Conflict,
     MagnetarError,
@@ -47,7 +48,7 @@ Topic = PersistentTopic | NonPersistentTopic
 
 OPEN_TIMEOUT_S: Final = 60.0
 OPENINGS_AT_ONCE_MAX: Final = 256
-"""Others wait: so that what the rest of the process asks of the store is not behind thousands."""
+"""Others wait: what the rest of the process asks of the store is not behind thousands."""
 CLOSED_AT_ONCE_MAX: Final = 64
 
 log = get_logger("magnetar.topics")
@@ -112,9 +113,9 @@ class TopicRegistry:
 
     async def exists(self, name: TopicName) -> bool:
         """Whether the very topic (not its partitioned parent) exists."""
-        if not name.persistent:
+        if str(name) in self._open or not name.persistent:
             return str(name) in self._open
-        return str(name) in self._open or await self._ledgers.exists(ledger_name(name))
+        return await self._ledgers.exists(ledger_name(name))
 
     async def names(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
         """All topics and partitions of the namespace, in order."""
@@ -188,8 +189,7 @@ class TopicRegistry:
 
     async def _open_in_turn(self, name: TopicName, create: bool) -> Topic:
         async with self._gate:
-            if not self.ownership.owns(name):
-                await self.ownership.require(name)  # it may have been a long wait
+            await self.ownership.require(name)  # it may have been a long wait
             return await self._open_topic(name, create)
 
     async def _open_topic(self, name: TopicName, create: bool) -> Topic:
@@ -216,7 +216,7 @@ class TopicRegistry:
         if isinstance(topic, PersistentTopic):
             topic.managed_ledger.when_fenced(lambda: self._fenced(name))
         if is_new:
-            self._tell(name, exists=True)
+            self.news.tell(name, exists=True)
         return topic
 
     async def _open_ledger(self, name: TopicName, create: bool) -> tuple[ManagedLedger, bool]:
@@ -246,8 +246,7 @@ class TopicRegistry:
 
     async def _check_may_be_new(self, name: TopicName, create: bool) -> bool:
         """True, or raises TopicNotFound or NotAllowed."""
-        index = name.partition_index
-        partitions = await self._resources.partitions(name.base)
+        index, partitions = name.partition_index, await self._resources.partitions(name.base)
         if index < 0 and partitions:
             raise NotAllowed(f"{name} is a partitioned topic: attach to its partitions")
         if partitions and index >= partitions:
@@ -313,6 +312,7 @@ class TopicRegistry:
         if self._open.get(full) is not topic:
             return  # somebody else closes it
         del self._open[full]
+        collecting.let_go(1, len(self._open))
         self._leaving.add(full)
         try:
             await topic.close()
@@ -358,14 +358,14 @@ class TopicRegistry:
                 await self._context.schemas.forget(name)
         finally:
             self._leaving.discard(full)
-        self._tell(name, exists=False)
+        self.news.tell(name, exists=False)
 
     def drop_idle(self, name: TopicName) -> None:
         """Forgets a non-persistent topic that nobody is attached to."""
         topic = self._open.get(str(name))
         if isinstance(topic, NonPersistentTopic) and topic.is_idle:
             del self._open[str(name)]
-            self._tell(name, exists=False)
+            self.news.tell(name, exists=False)
 
     async def close(self) -> None:
         """Closes every topic, CLOSED_AT_ONCE_MAX at a time; none opens after this."""
@@ -373,9 +373,6 @@ class TopicRegistry:
         while self._open:
             some = list(self._open.items())[:CLOSED_AT_ONCE_MAX]
             await asyncio.gather(*(self._close(full, topic) for full, topic in some))
-
-    def _tell(self, name: TopicName, *, exists: bool) -> None:
-        self.news.tell(name, exists=exists)
 
     # -- what the ownership does (`ServedTopics`) ------------------------------------------
 
@@ -397,6 +394,7 @@ class TopicRegistry:
                 self._open.pop(full, None)
                 self._drained.pop(full, None)
                 topic.abandon()
+                collecting.let_go(1, len(self._open))
 
     async def drain(self, bundle: Bundle) -> None:
         """Those of the bundle are closed, all known is durable; clients are not told yet."""
@@ -430,10 +428,10 @@ class TopicRegistry:
 
     def dismiss(self, inside: Inside, destination: BrokerRecord | None) -> None:
         """Clients of those that were drained are told, with the new owner where it is known."""
-        for full, topic in list(self._drained.items()):
-            if inside(topic):
-                del self._drained[full]
-                topic.dismiss(destination)
+        gone = [full for full, topic in self._drained.items() if inside(topic)]
+        for full in gone:
+            self._drained.pop(full).dismiss(destination)
+        collecting.let_go(len(gone), len(self._open))
 
     def loads(self, inside: Inside) -> list[TopicLoad]:
         """The topics inside, with what they move."""

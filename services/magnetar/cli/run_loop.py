@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Final, Protocol, TypeVar
 
 from magnetar.bookie.malloc import keep_freed_memory
+from magnetar.core.collecting import collecting
 from magnetar.core.errors import MagnetarError
 
 SWITCH_INTERVAL_S: Final = 0.0005
@@ -80,6 +81,7 @@ async def serve(
             # The ports were free a moment ago: somebody else was faster, or the disk fails.
             return refuse(f"cannot start: {error}")
         gc.freeze()
+        collecting.begin()
         gc.enable()
         if not stopping.done():
             on_ready(running)

@@ -74,6 +74,7 @@ class LedgerClient:
         self._creations = Creations(self._context, self._writer)
         self._writers: WeakSet[LedgerWriter] = WeakSet()
         self._growing: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
         bookies.add_listener(self._bookie_lost)
 
     @property
@@ -190,7 +191,19 @@ class LedgerClient:
             if writer.error is None:
                 writer.bookie_lost(identity)
 
+    async def _end_all(self, left: list[LedgerWriter]) -> None:
+        """Their owners may not write for long: until a ledger is ended, nobody else may see to
+        the copies that it lacks. Few at a time: a lost lease leaves all of a broker's at once."""
+        at_once = self.settings.changes_at_once_max
+        try:
+            for start in range(0, len(left), at_once):
+                await asyncio.gather(*map(self._end, left[start : start + at_once]))
+        finally:
+            self._ending = None
+
     async def _end(self, writer: LedgerWriter) -> None:
+        if not writer.left_open:
+            return  # its owner was faster
         try:
             await writer.close()
         except MagnetarError as error:
@@ -204,12 +217,10 @@ class LedgerClient:
         self._growing = None
         living = list(self._writers)
         for writer in living:
-            if writer.error is None:
-                if writer.degraded:
-                    writer.grow()
-            elif writer.left_open:
-                # Its owner may not write for long: until the ledger is ended, nobody else may see
-                # to the copies that it lacks.
-                self._context.tasks.start(self._end(writer), f"end ledger {writer.ledger_id}")
+            if writer.error is None and writer.degraded:
+                writer.grow()
+        left = [one for one in living if one.error is not None and one.left_open]
+        if left and self._ending is None:
+            self._ending = self._context.tasks.start(self._end_all(left), "end ledgers")
         if living:
             self._grow_later()
