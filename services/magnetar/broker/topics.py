@@ -47,7 +47,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 Topic = PersistentTopic | NonPersistentTopic
 
 OPEN_TIMEOUT_S: Final = 60.0
-OPENINGS_AT_ONCE_MAX: Final = 256
+OPENINGS_AT_ONCE_MAX: Final = 64
 """Others wait: what the rest of the process asks of the store is not behind thousands."""
 CLOSED_AT_ONCE_MAX: Final = 64
 
