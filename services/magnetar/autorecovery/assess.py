@@ -3,7 +3,9 @@
 `assess` compares a record with the bookies of the moment. An ensemble is *lacking* where a bookie
 that holds entries of it is gone or draining, or where it has fewer bookies than the ledger wants
 copies. A closed ensemble can be put right by copying; the last ensemble of an open ledger is its
-writer's affair, for as long as the writer is given. A bookie that is only away is waited for.
+writer's affair, for as long as the writer is given. One that is only short is left to its writer
+while nobody can stand in: to end it then would only make another that is as short. A bookie that is
+only away is waited for.
 
 `target_for` names the bookies that an ensemble should have instead. What cannot be replaced stays,
 so that as much as possible is put right. Nothing here reads entries: what copies really hold is
@@ -80,9 +82,11 @@ def assess(metadata: LedgerMetadata, members: Members) -> Assessment:
                 reasons[f"{shown(identity)} is {standing}"] = None
         wanted = copies_wanted(metadata)
         short = len(part.bookies) < wanted and part.last >= part.first
+        if part.last == UNENDED:
+            short = len(part.bookies) < wanted and _can_grow(part, members)
         if short:
             reasons[f"{COPIES}: {len(part.bookies)} of {wanted}"] = None
-        if part.last == UNENDED and lost:
+        if part.last == UNENDED and (lost or short):
             open_part = Lacking(part, tuple(lost), wanted)
         elif part.last != UNENDED and (lost or short):
             closed.append(Lacking(part, tuple(lost), wanted))
@@ -90,6 +94,15 @@ def assess(metadata: LedgerMetadata, members: Members) -> Assessment:
     if in_recovery:
         reasons["its recovery was begun and not finished"] = None
     return Assessment(tuple(closed), open_part, in_recovery, waiting, tuple(reasons))
+
+
+def _can_grow(part: Part, members: Members) -> bool:
+    """Whether there is a bookie that the ensemble could take in."""
+    return any(
+        info.writable and not info.draining
+        for identity, info in members.living.items()
+        if identity not in part.bookies
+    )
 
 
 def shown(identity: BookieIdentity) -> str:

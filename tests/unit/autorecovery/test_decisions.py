@@ -78,6 +78,15 @@ def test_the_last_ensemble_of_an_open_ledger_is_its_writers_affair() -> None:
     assert found.needs_end
 
 
+def test_an_open_ledger_that_is_only_short_is_ended_where_somebody_could_stand_in() -> None:
+    short = ledger((0, "a b"), state=LedgerState.OPEN, quorum=3)
+    assert assess(short, members("a b")).healthy
+    assert assess(short, members("a b", draining="c")).healthy
+    found = assess(short, members("a b c"))
+    assert found.needs_end
+    assert found.reasons == ("fewer copies than wanted: 2 of 3",)
+
+
 def test_a_recovery_that_was_not_finished_is_to_be_finished() -> None:
     found = assess(ledger((0, "a b"), state=LedgerState.IN_RECOVERY), members("a b"))
     assert found.needs_end
