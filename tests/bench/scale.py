@@ -14,11 +14,11 @@ import json
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
@@ -311,7 +311,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-def main(done: Callable[[], None] = lambda: None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--topics", type=int, default=2_000)
     parser.add_argument("--at-once", type=int, default=256, help="topics under way at a time")
@@ -322,6 +322,8 @@ def main(done: Callable[[], None] = lambda: None) -> None:
     parser.add_argument("--only-kill", action="store_true", help="leaves out the last step")
     parser.add_argument("--keep", action="store_true", help="leaves the directory, with the logs")
     arguments = parser.parse_args()
+    # However it is ended: its processes end with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     root = Path(tempfile.mkdtemp(prefix="scale-"))
     quorum = {
         f"managedLedgerDefault{what}": QUORUM
@@ -344,7 +346,6 @@ def main(done: Callable[[], None] = lambda: None) -> None:
             print(root)
         else:
             shutil.rmtree(root, ignore_errors=True)
-        done()
 
 
 if __name__ == "__main__":
