@@ -16,7 +16,7 @@ class SubscriptionLimits:
     failover_switch_delay_s: float = 1.0  # activeConsumerFailoverDelayTimeMillis
     read_entries_min: int = 100  # dispatcherMinReadBatchSize, and what a read starts with
     read_entries_max: int = 1_000  # dispatcherMaxReadBatchSize
-    read_bytes_max: int = 1024 * 1024  # dispatcherMaxReadSizeBytes; Pulsar's is 5 MiB
+    read_bytes_max: int = 4 << 20  # dispatcherMaxReadSizeBytes; Pulsar's is 5 MiB
     round_robin_entries_max: int = 20  # dispatcherMaxRoundRobinBatchSize
     look_ahead_per_consumer: int = 2_000  # keySharedLookAheadMsgInReplayThresholdPerConsumer
     look_ahead_per_subscription: int = 20_000  # …PerSubscription
