@@ -19,6 +19,8 @@ FAULT_KINDS: Final = (
     "isolate",
     "cut one way",
     "cut both ways",
+    "stalls",
+    "pauses after fences",
     "cut off metadata",
     "metadata down",
     "metadata loses answers",

@@ -6,7 +6,7 @@ bookie answered is noted here as it answers, and held against what it has in the
 whose disk was harmed for good by a fault (`plan.LOSSY`) has not promised anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookie.api import BookieError, LedgerEnd, OnAdded, ProofKind
@@ -26,6 +26,8 @@ class Promises:
     def __init__(self) -> None:
         self.entries: dict[int, set[int]] = {}
         self.fences: dict[int, None] = {}
+        self.on_fence: Callable[[], None] = lambda: None
+        """Called when a bookie answers that it has fenced a ledger."""
 
     def watch(self, bookie: LocalBookie) -> None:
         """Notes what the bookie answers from now on."""
@@ -58,6 +60,7 @@ class Promises:
             answer = await end(ledger_id, fence=fence)
             if fence:
                 self.fences[ledger_id] = None
+                self.on_fence()
             return answer
 
         async def read_entries(ledger_id: int, *args: int, fence: bool = False, **more: Any) -> Any:

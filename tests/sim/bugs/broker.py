@@ -11,7 +11,6 @@ from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.ledger.replicated_writer import ReplicatedWriter
 from magnetar.managed_ledger import cursor_log, ledger_list
 from magnetar.managed_ledger.cursor import Cursor
-from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.guarded import Created
 from magnetar.metadata.session import MetadataSession, SessionState
 from magnetar.metadata.store import Put
@@ -22,13 +21,6 @@ def acks_before_they_are_durable() -> None:
         asyncio.get_running_loop().call_soon(on_durable, None)
 
     plant(Cursor, "when_durable", at_once)
-
-
-def guard_is_left_out() -> None:
-    def nothing(self: ManagedLedgerFactory, guard: Any) -> None:
-        """Writes carry nothing of who owns the topic."""
-
-    plant(ManagedLedgerFactory, "guard_with", nothing)
 
 
 def a_lost_lease_is_believed() -> None:
@@ -78,13 +70,6 @@ BUGS: Final = (
         acks_before_they_are_durable,
         0,
         together(topics(), faults("kill broker", count=6)),
-    ),
-    Bug(
-        "guard left out for a paused owner",
-        "A broker that was paused writes records of topics that another owns by now.",
-        guard_is_left_out,
-        0,
-        together(topics(), faults("pause broker", "cut off metadata", count=8, for_s=7.0)),
     ),
     Bug(
         "a lost lease is believed",
