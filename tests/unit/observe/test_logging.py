@@ -93,5 +93,5 @@ def test_lines_below_the_level_are_not_made() -> None:
 
 def test_records_of_libraries_pass_through() -> None:
     stream = lines("json")
-    logging.getLogger("uvicorn.error").info("listening on %s", 8080)
+    logging.getLogger("a_library.server").info("listening on %s", 8080)
     assert json.loads(stream.getvalue())["event"] == "listening on 8080"
