@@ -318,8 +318,8 @@ class Appender:
             if error is not None and (self._sent or self._queued):
                 log.warning("no ledger", managed_ledger=self._name, error=str(error))
                 self._fail_all(error)
-            elif self.writer is not None and self.writer.error is not None:
-                self._start_rolling()
+            elif error is None and self.writer is not None and self.writer.error is not None:
+                self._start_rolling()  # it failed meanwhile, and nobody else will
 
     async def _close_ledger(self) -> None:
         writer, info = self.writer, self._info

@@ -1,5 +1,7 @@
 """Rollover against crashes, failing bookies and second owners (features.md §4, rows 1, 5, 6)."""
 
+import asyncio
+
 import pytest
 from tests.unit.ledger.stage import NAME, Appends, Stage, publish, turns
 
@@ -66,6 +68,21 @@ async def test_an_empty_newest_ledger_is_not_trusted_but_ended() -> None:
         await publish(owner, b"would be lost")
     await publish(other, b"kept")
     assert await data_of(stage) == [b"on its way", b"kept"]
+
+
+async def test_a_rollover_of_an_idle_fenced_ledger_ends() -> None:
+    """It met the same error again and again without a pause, and took a core for itself."""
+    stage = Stage()
+    owner = await stage.factory().open(NAME)
+    await publish(owner, b"one")
+    other = await stage.factory().open(NAME)
+    await publish(other, b"two")
+    other.set_retention(0, 0)
+    await other.trim()  # the first owner's ledger is gone
+    await turns(20)
+    await asyncio.wait_for(owner.roll_over(), 5)
+    assert owner.fenced
+    assert await data_of(stage) == [b"two"]
 
 
 async def test_a_second_owner_fences_the_first() -> None:
