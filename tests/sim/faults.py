@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 BETWEEN_RESETS_S: Final = 0.4
 BETWEEN_STALLS_S: Final = 0.4
-PAUSED_AFTER_FENCE: Final = 0.3
 FLIPPED_BITS_MAX: Final = 3
 STOP_S_MAX: Final = 30.0
 STEPS_MAX: Final = 40
@@ -145,26 +144,6 @@ async def _stalls(world: "World", fault: FaultPlan, rng: Random) -> None:
             target = rng.choice(world.bookies).name
             group.create_task(_cut(world, rng.uniform(0.05, 1.5), [(source, target)]))
             await asyncio.sleep(rng.expovariate(1 / BETWEEN_STALLS_S))
-
-
-async def _pauses_after_fences(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """A bookie that has answered that it fenced a ledger says nothing more for a while."""
-    world.tell(f"bookies pause after some of their fences for {fault.for_s:.2f} s")
-
-    def hook(node: Node) -> Callable[[], None]:
-        def fenced() -> None:
-            life, now = node.process, world.loop.now
-            if life is not None and rng.random() < PAUSED_AFTER_FENCE:
-                world.loop.at(now + 0.004, life.pause)
-                world.loop.at(now + rng.uniform(0.2, 2.5), life.resume)
-
-        return fenced
-
-    for node in world.bookies:
-        node.promises.on_fence = hook(node)
-    await asyncio.sleep(fault.for_s)
-    for node in world.bookies:
-        node.promises.on_fence = lambda: None
 
 
 async def _cut_both_ways(world: "World", fault: FaultPlan, rng: Random) -> None:
@@ -309,7 +288,12 @@ async def _unload(world: "World", fault: FaultPlan, rng: Random) -> None:
     node.process.start(node.unload(topic.name), "unload")
 
 
+async def _late_copy(world: "World", fault: FaultPlan, rng: Random) -> None:
+    await world.late_copy(rng)
+
+
 FAULTS: Final[dict[str, Play]] = {
+    "late copy": _late_copy,
     "kill bookie": _kill(True),
     "kill broker": _kill(False),
     "power off bookie": _kill(True, power=True),
@@ -319,7 +303,6 @@ FAULTS: Final[dict[str, Play]] = {
     "cut one way": _cut_one_way,
     "cut both ways": _cut_both_ways,
     "stalls": _stalls,
-    "pauses after fences": _pauses_after_fences,
     "cut off metadata": _cut_off_metadata,
     "metadata down": _metadata_down,
     "metadata loses answers": _metadata_loses_answers,

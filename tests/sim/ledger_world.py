@@ -9,6 +9,7 @@ every entry up to there reads back as it was appended.
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -31,6 +32,7 @@ APPENDS_MAX: Final = 30
 LEDGERS_MAX: Final = 24
 READ_BYTES: Final = 1 << 20
 SETTLE_S_MAX: Final = 120.0
+WAITS_MAX: Final = 200
 PASSING: Final = (MagnetarError, TimeoutError)
 
 
@@ -48,10 +50,13 @@ class LedgerWorld(World):
     """See the module's text. Its `brokers` are processes that write and end ledgers."""
 
     logs: dict[int, LedgerLog]
+    writing: dict[int, tuple[Node, LedgerWriter]]
+    """Ledgers that are being written, and by whom."""
 
     async def run_all(self) -> None:
         """The whole run."""
         self.logs = {}
+        self.writing = {}
         for node in self.nodes.values():
             node.start()
         await asyncio.sleep(1.0)
@@ -75,6 +80,48 @@ class LedgerWorld(World):
                 f"ledger {ledger_id} ends at {last_entry} for {by}, but at {log.ends}"
             )
         log.ends.setdefault(last_entry, by)
+
+    async def late_copy(self, rng: Random) -> None:
+        """One copy of an entry is stored, the others come late: after others ended the ledger.
+
+        What goes from the writer to its bookies waits, but for one entry to one of them; another
+        process ends the ledger, and loses sight of that bookie as soon as it is fenced; then what
+        waited is let through, to one bookie after the other.
+        """
+        able = [
+            (node, writer)
+            for node, writer in self.writing.values()
+            if node.alive and writer.error is None and len(writer.bookies) > 1
+        ]
+        enders = [node for node in self.brokers if node.alive and node.service is not None]
+        if not able or not enders:
+            return
+        node, writer = rng.choice(able)
+        ender = rng.choice(enders)
+        first, *others = rng.sample([one.bookie_id for one in writer.bookies], len(writer.bookies))
+        cuts = [(node.name, one) for one in (*others, first)]
+        self.tell(f"ledger {writer.ledger_id}: {first} gets one more entry, {others} get it late")
+        for cut in cuts[:-1]:
+            self.network.cut(*cut)
+        await self._stored(self.nodes[first], writer.ledger_id, writer.next_entry)
+        self.network.cut(*cuts[-1])
+        promises, unseen = self.nodes[first].promises, (ender.name, first)
+        promises.on_fence = lambda: self.network.cut(*unseen)
+        assert ender.process is not None
+        ending = end_ledger(self, ender.service, writer.ledger_id, ender.name)
+        ender.process.start(ending, "end a ledger")
+        await asyncio.sleep(rng.uniform(0.05, 0.5))
+        promises.on_fence = lambda: None
+        for cut in cuts:
+            self.network.heal(*cut)
+            await asyncio.sleep(rng.uniform(0.2, 1.2))
+        self.network.heal(*unseen)
+
+    async def _stored(self, bookie: Node, ledger_id: int, entry_id: int) -> None:
+        for _ in range(WAITS_MAX):
+            if entry_id in bookie.promises.entries.get(ledger_id, ()):
+                return
+            await asyncio.sleep(0.005)
 
     async def _check(self) -> None:
         judge = Node(self.loop, self.network, "judge", lambda node: self._judge(node))
@@ -124,7 +171,7 @@ async def connected(node: Node, world: World) -> LedgerClient:
 
 async def ledger_main(node: Node, world: LedgerWorld) -> None:
     """Writes ledgers, and ends those of others and its own."""
-    client = await connected(node, world)
+    client = node.service = await connected(node, world)
     node.ready = True
     tasks = [write_ledgers(node, world, client), write_ledgers(node, world, client)]
     await asyncio.gather(*tasks, end_ledgers(node, world, client))
@@ -135,11 +182,13 @@ async def write_ledgers(node: Node, world: LedgerWorld, client: LedgerClient) ->
     while not world.healed_at and len(world.logs) < LEDGERS_MAX:
         try:
             writer = await client.create({})
+            world.writing[writer.ledger_id] = node, writer
             await write_ledger(rng, world, writer)
+            del world.writing[writer.ledger_id]
             if rng.random() < 0.4:
                 closed = await writer.close()
                 world.ended(writer.ledger_id, closed.last_entry, node.name)
-            await asyncio.sleep(rng.uniform(0.0, 1.0))
+            await asyncio.sleep(rng.uniform(0.2, 2.5))
         except PASSING:
             await asyncio.sleep(rng.uniform(0.05, 0.5))
 
@@ -176,12 +225,15 @@ async def end_ledgers(node: Node, world: LedgerWorld, client: LedgerClient) -> N
             continue
         known = sorted(world.logs)
         ledger_id = rng.choice(known[-3:] if rng.random() < 0.8 else known)
-        try:
-            reader = await client.open(ledger_id, recover=True)
-            world.ended(ledger_id, reader.last_entry, node.name)
-            await read_whole(world, reader, ledger_id)
-        except PASSING:
-            continue
+        await end_ledger(world, client, ledger_id, node.name)
+
+
+async def end_ledger(world: LedgerWorld, client: LedgerClient, ledger_id: int, by: str) -> None:
+    """Ends a ledger, if that can be done, and reads it."""
+    with suppress(*PASSING):
+        reader = await client.open(ledger_id, recover=True)
+        world.ended(ledger_id, reader.last_entry, by)
+        await read_whole(world, reader, ledger_id)
 
 
 async def read_whole(world: LedgerWorld, reader: LedgerReader, ledger_id: int) -> None:

@@ -39,6 +39,7 @@ class Process:
         self.alive = True
         self.paused = False
         self.busy_until = 0.0
+        self.turns = 0
         self.tasks: list[asyncio.Task[Any]] = []
         self.ready: deque[asyncio.Handle] = deque()
         self.unsent: list[Callable[[], None]] = []
@@ -98,6 +99,7 @@ class Process:
         loop = self.loop
         ready = self.ready
         loop.note(self.index, len(ready))
+        self.turns += 1
         if not self._instant:
             begun = max(self.busy_until, loop.now)
             self.busy_until = begun + loop.rng.uniform(TURN_S_MIN, TURN_S_MAX)

@@ -20,7 +20,7 @@ FAULT_KINDS: Final = (
     "cut one way",
     "cut both ways",
     "stalls",
-    "pauses after fences",
+    "late copy",
     "cut off metadata",
     "metadata down",
     "metadata loses answers",

@@ -1,5 +1,6 @@
 """`simulate(seed)`: the run of one seed, from its plan to its result."""
 
+import asyncio
 import time
 from typing import Final
 
@@ -7,7 +8,7 @@ from tests.sim import determinism
 from tests.sim.bugs.bug import Bug
 from tests.sim.checker import check_failures
 from tests.sim.ledger_world import LedgerWorld
-from tests.sim.loop import Deadlock, SimLoop, run
+from tests.sim.loop import Deadlock, Process, SimLoop, run
 from tests.sim.plan import draw_plan
 from tests.sim.run import Result
 from tests.sim.watching import Watching
@@ -22,6 +23,10 @@ from magnetar.metadata.watches import LocalWatch
 
 determinism.hash_by_birth(BookieConnection, Cursor, LedgerWriter, Link, LocalWatch, Session)
 
+SPIN_LOOK_S: Final = 1.0
+SPIN_TURNS: Final = 8_000
+"""A turn takes some 30 µs: a process that is busy at a quarter of its time."""
+SPINS_MAX: Final = 4
 WORLDS: Final[dict[str, type[World]]] = {"topics": World, "ledgers": LedgerWorld}
 
 
@@ -63,5 +68,24 @@ async def _main(world: World) -> None:
         f"seed {plan.seed}: {plan.world}, {plan.bookies} bookies, {plan.brokers} brokers, "
         f"quorum {plan.quorum}, {len(plan.topics)} topics, {len(plan.faults)} faults"
     )
+    watchdog = world.loop.create_task(_find_spins(world))
     await world.run_all()
+    watchdog.cancel()
     check_failures(world)
+
+
+async def _find_spins(world: World) -> None:
+    """A process that never rests waits for something by asking again and again."""
+    spun: dict[Process, int] = {}
+    while True:
+        before = {process: process.turns for process in world.processes()}
+        await asyncio.sleep(SPIN_LOOK_S)
+        for process, turns in before.items():
+            if process.turns - turns < SPIN_TURNS * SPIN_LOOK_S:
+                spun.pop(process, None)
+                continue
+            spun[process] = spun.get(process, 0) + 1
+            if spun[process] == SPINS_MAX:
+                world.history.violated(
+                    f"{process.name} spins: {process.turns - turns} turns in {SPIN_LOOK_S} s"
+                )

@@ -78,6 +78,9 @@ class World:
         await self.settle()
         await check(self)
 
+    async def late_copy(self, rng: Random) -> None:
+        """A fault of the world of ledgers."""
+
     # -- phases ----------------------------------------------------------------------------
 
     async def start(self) -> None:

@@ -177,9 +177,9 @@ BUGS: Final = (
         "recovery reads do not fence",
         "A bookie that recovery asks for an entry answers that it has none, and takes it from the "
         "old writer a moment later: it is confirmed behind the end (BookKeeper #2614).",
-        recovery_reads_do_not_fence,
+        recovery_reads_of_some_do_not_fence,
         0,
-        together(ledgers(), quorum(3, 3, 2), faults("resets", "slow network", count=8, for_s=8.0)),
+        together(ledgers(), quorum(3, 3, 2), bookies(3), faults("late copy", count=12)),
     ),
     Bug(
         "recovery does not fence",
