@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -44,7 +44,7 @@ class _Child:
 
 def run_forked(
     seeds: Iterable[int], simulate: Callable[[int], Result], *, jobs: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """The results of all seeds, as they come."""
     # What is imported is never garbage, and a run's own garbage goes with its process.
     gc.collect()

@@ -84,14 +84,14 @@ BUGS: Final = (
         "Adds are answered when they are written, not when they are on disk: a power cut takes "
         "what was receipted.",
         receipts_before_the_sync,
-        0,
+        1,
         together(quorum(2, 2, 2), POWER),
     ),
     Bug(
         "journal trimmed before the checkpoint",
         "Journal files go while what they hold is not in the entry logs yet.",
         trims_before_the_checkpoint,
-        0,
+        36,
         together(quorum(2, 2, 2), faults("power off bookie", "kill broker", count=14)),
     ),
     Bug(
@@ -122,6 +122,6 @@ BUGS: Final = (
         "new ledgers taken for garbage",
         "A bookie deletes what is in no record as it read them, new ledgers included.",
         garbage_is_what_is_not_listed,
-        0,
+        1,
     ),
 )

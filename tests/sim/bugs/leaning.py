@@ -76,6 +76,7 @@ def many_rollovers() -> Lean:
         plan.rollover_entries = 3
         del plan.topics[1:]
         for topic in plan.topics:
+            topic.audited = False
             topic.messages, topic.pace_s, topic.size_bytes = 150, SPAN_S / 50, 20
 
     return lean

@@ -185,7 +185,7 @@ BUGS: Final = (
         "recovery does not fence",
         "The ledger is ended while its writer goes on: what it is told is confirmed is lost.",
         recovery_does_not_fence,
-        0,
+        1,
         ledgers(),
     ),
     Bug(
@@ -193,14 +193,14 @@ BUGS: Final = (
         "Recovery goes on once one bookie has answered: the rest may still confirm entries to the "
         "writer (BookKeeper #2303).",
         one_bookie_is_asked,
-        0,
+        1,
         together(ledgers(), quorum(3, 3, 2)),
     ),
     Bug(
         "one absence is enough",
         "An entry that one of its bookies does not have is taken for one that was never confirmed.",
         one_absence_is_enough,
-        0,
+        11,
         together(ledgers(), quorum(3, 3, 2), ROUGH),
     ),
     Bug(
@@ -215,7 +215,7 @@ BUGS: Final = (
         "A bookie whose journal is damaged cannot know what it had; taken for a no, its answer "
         "ends ledgers early.",
         unknown_is_absence,
-        0,
+        307,
         together(ledgers(), quorum(2, 2, 2), faults("flip journal", "kill broker", count=9)),
     ),
     Bug(
@@ -223,7 +223,7 @@ BUGS: Final = (
         "A bookie that cannot be reached is counted as one that does not have the entry "
         "(BookKeeper #1067).",
         silence_is_absence,
-        0,
+        2,
         together(ledgers(), ROUGH),
     ),
     Bug(
@@ -231,7 +231,7 @@ BUGS: Final = (
         "A bookie comes back with an empty disk and answers for what its former disk had: recovery "
         "ends ledgers early on its word.",
         incarnation_is_ignored,
-        0,
+        17,
         faults("wipe bookie", "kill broker", "kill bookie", count=8),
     ),
     Bug(
@@ -239,7 +239,7 @@ BUGS: Final = (
         "Entries are confirmed by bookies of which the ledger's record does not know yet: who "
         "recovers the ledger asks the old ones.",
         confirms_before_the_swap,
-        0,
+        72,
         together(
             ledgers(),
             faults(
@@ -257,26 +257,26 @@ BUGS: Final = (
         "The record names bookies that do not have the entries yet: who recovers the ledger asks "
         "them, and ends it early.",
         records_before_the_copy,
-        0,
+        9,
         together(
             ledgers(),
-            quorum(3, 3, 2),
+            quorum(3, 3, 1),
             bookies(5),
-            faults("pause bookie", "kill bookie", "slow disk", count=14, for_s=4.0),
+            faults("stalls", "kill bookie", "pause bookie", count=12, for_s=4.0),
         ),
     ),
     Bug(
         "a bookie counts twice",
         "One bookie's answer is counted for another as well: receipts go out with one copy.",
         a_bookie_counts_twice,
-        0,
+        21,
         together(ledgers(), ROUGH),
     ),
     Bug(
         "autorecovery changes the record before the copy is there",
         "A lost bookie is replaced in the record by one that has nothing.",
         autorecovery_does_not_copy,
-        0,
+        1,
         faults("wipe bookie", "kill broker", count=4),
     ),
 )
