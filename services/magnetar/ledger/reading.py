@@ -184,6 +184,7 @@ class CopiesReader:
         finally:
             for task in asked:
                 task.cancel()
+                task.add_done_callback(_ignore)
 
     async def _ask(
         self, ledger_id: int, identity: BookieIdentity, first: int, last: int, bytes_max: int
@@ -193,6 +194,12 @@ class CopiesReader:
         entries = await bookie.read_entries(ledger_id, first, last, bytes_max=bytes_max)
         self._context.health.answered(identity, self._context.clock.monotonic() - begun)
         return contiguous(entries, first, identity.bookie_id)
+
+
+def _ignore(task: asyncio.Task[list[StoredEntry]]) -> None:
+    """One that had failed already, when another answered, has failed for nobody."""
+    if not task.cancelled():
+        task.exception()
 
 
 def verdict(ledger_id: int, entry_id: int, failures: Sequence[BookieError]) -> BookieError:
