@@ -51,6 +51,9 @@ LEDGER_SNAPSHOTS_MAX: Final = 4
 """… nor before it is as big as this many snapshots."""
 LOAD_BYTES: Final = 4 << 20
 WRITE_TIMEOUT_S: Final = 30.0
+DELETE_ATTEMPTS_MAX: Final = 12
+DELETE_RETRY_S: Final = 1.0
+DELETE_RETRY_S_MAX: Final = 60.0
 
 OnWritten = Callable[[MagnetarError | None], None]
 
@@ -216,14 +219,23 @@ class CursorLog:
         return Put(self.key, encode(self._announced(ledger_id)), self._revision)
 
     async def delete_retired(self) -> None:
-        """Deletes ledgers that belong to nobody; the next write of the record leaves them out."""
+        """Deletes ledgers that belong to nobody; the next write of the record leaves them out.
+
+        What fails is tried again for a while: a ledger that is gone from some bookies and still on
+        record looks like one that was lost. After that it is left to the next who opens the cursor.
+        """
         retired = self.record.deleting
-        try:
-            for ledger_id in retired:
-                await self._context.ledgers.delete(ledger_id)
-        except MagnetarError as error:
-            log.info("ledgers not deleted now", cursor=self.key, error=str(error))
-            return  # they stay in the record, for the next roll or the next who opens it
+        for attempt in range(DELETE_ATTEMPTS_MAX):
+            try:
+                for ledger_id in retired:
+                    await self._context.ledgers.delete(ledger_id)
+                break
+            except MagnetarError as error:
+                log.info("ledgers not deleted yet", cursor=self.key, error=str(error))
+            pause = min(DELETE_RETRY_S * 2**attempt, DELETE_RETRY_S_MAX)
+            await asyncio.sleep(pause * self._context.rng.uniform(0.5, 1.0))
+        else:
+            return
         left = tuple(i for i in self.record.deleting if i not in retired)
         self.record = msgspec.structs.replace(self.record, deleting=left)
 
