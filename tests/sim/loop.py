@@ -308,9 +308,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Adds the exceptions of tasks that nobody looked at."""
         for process in processes:
             for task in process.tasks:
-                if not task.done() or not _unread(task):
-                    continue
-                if process.alive or not isinstance(task.exception(), OSError):
+                if process.alive and task.done() and _unread(task):
                     self.failures.append((process, f"task {task.get_name()}", task.exception()))
 
 
