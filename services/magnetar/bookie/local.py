@@ -282,8 +282,6 @@ class LocalBookie:
         state.fenced = True
         if not state.fence_durable:
             await self._journalled(codec.KIND_FENCE, state)
-            state.exists = state.fence_durable = True
-            self._ledgers.dirty[ledger_id] = state
         return state
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -310,8 +308,13 @@ class LocalBookie:
 
         def done(item: Append) -> None:
             state.pending -= 1
-            if item.error is None and kind == codec.KIND_DELETE:
-                self._forget(state)
+            if item.error is None:
+                # Now and not when the waiting task comes to run: a flush may begin before that,
+                # with a checkpoint beyond this record, and the waiting task may be gone.
+                if kind == codec.KIND_DELETE:
+                    self._forget(state)
+                else:
+                    self._fenced(state)
             if future.done():
                 return
             if item.error is not None:
@@ -323,6 +326,11 @@ class LocalBookie:
             raise BookieReadOnly("the bookie is closed")
         self._journal.append(kind, state.ledger_id, done)
         await future
+
+    def _fenced(self, state: LedgerState) -> None:
+        """A fence is durable in the journal; the next flush puts it into the index."""
+        state.exists = state.fence_durable = True
+        self._ledgers.dirty[state.ledger_id] = state
 
     def _forget(self, state: LedgerState) -> None:
         """A delete is durable: memory goes now, the disk with the next flush and collection."""

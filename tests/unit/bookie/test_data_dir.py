@@ -1,5 +1,6 @@
 """Opening a data directory: whose it is, who has it, and what is refused."""
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -112,3 +113,20 @@ async def test_without_its_checkpoint_the_whole_journal_is_replayed(
 async def test_a_bookie_id_is_checked(open_bookie: Opener, name: str) -> None:
     with pytest.raises(DataDirError, match="invalid bookie id"):
         await open_bookie(bookie_id=name)
+
+
+async def test_a_fence_is_kept_though_its_caller_has_gone(open_bookie: Opener) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(3))
+    await bookie.flush()
+    asking = asyncio.create_task(bookie.ledger_end(1, fence=True))
+    await asyncio.sleep(0)  # its record is queued
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert asking.cancelled()
+    # Durable after the fence, so that the checkpoint of the flush is beyond both.
+    await add(bookie, 2, range(1))
+    await bookie.flush()
+    await bookie.abort()
+    bookie = await open_bookie()
+    assert (await bookie.ledger_end(1)).fenced
