@@ -1,0 +1,110 @@
+"""How many: producers, consumers, subscriptions, topics, unacknowledged messages, bytes.
+
+0 is: no limit (broker.conf). What is there already stays when a cap is lowered.
+"""
+
+from typing import Final
+
+from magnetar.policies.policy import Policy, Rest, Unset
+from magnetar.policies.types import Integer, Unit
+
+_COUNT: Final = Integer()
+_MESSAGES: Final = Integer(Unit.MESSAGES)
+
+MAX_PRODUCERS: Final = Policy(
+    name="max_producers",
+    manifest="maxProducersPerTopic",
+    type=_COUNT,
+    default=0,
+    text="Producers of a topic; another one is refused with ProducerBusy. 0: any number.",
+    broker_setting="producers_per_topic_max",
+    document="max_producers_per_topic",
+    namespace=Rest("maxProducersPerTopic"),
+    topic=Rest("maxProducers"),
+)
+
+MAX_CONSUMERS: Final = Policy(
+    name="max_consumers",
+    manifest="maxConsumersPerTopic",
+    type=_COUNT,
+    default=0,
+    text="Consumers of a topic; another one is refused with ConsumerBusy. 0: any number.",
+    broker_setting="consumers_per_topic_max",
+    document="max_consumers_per_topic",
+    namespace=Rest("maxConsumersPerTopic"),
+    topic=Rest("maxConsumers"),
+)
+
+MAX_CONSUMERS_PER_SUBSCRIPTION: Final = Policy(
+    name="max_consumers_per_subscription",
+    manifest="maxConsumersPerSubscription",
+    type=_COUNT,
+    default=0,
+    text="Consumers of a subscription; another one is refused with ConsumerBusy. 0: any number.",
+    broker_setting="consumers_per_subscription_max",
+    document="max_consumers_per_subscription",
+    namespace=Rest("maxConsumersPerSubscription"),
+    topic=Rest("maxConsumersPerSubscription", unset=Unset.NO_CONTENT),
+)
+
+MAX_SUBSCRIPTIONS: Final = Policy(
+    name="max_subscriptions",
+    manifest="maxSubscriptionsPerTopic",
+    type=_COUNT,
+    default=0,
+    text="Subscriptions of a topic. 0: any number.",
+    broker_setting="subscriptions_per_topic_max",
+    document="max_subscriptions_per_topic",
+    namespace=Rest("maxSubscriptionsPerTopic"),
+    topic=Rest("maxSubscriptionsPerTopic", unset=Unset.NO_CONTENT),
+)
+
+MAX_TOPICS: Final = Policy(
+    name="max_topics",
+    manifest="maxTopicsPerNamespace",
+    type=_COUNT,
+    default=0,
+    text="Topics of a namespace, each partition counted. 0: any number.",
+    document="max_topics_per_namespace",
+    namespace=Rest("maxTopicsPerNamespace"),
+)
+
+MAX_UNACKED_PER_CONSUMER: Final = Policy(
+    name="max_unacked_per_consumer",
+    manifest="maxUnackedMessagesPerConsumer",
+    type=_MESSAGES,
+    default=50_000,
+    text="Messages that a consumer of a Shared or Key_Shared subscription may have without "
+    "acknowledging them; it gets no more until it does. 0: any number.",
+    broker_setting="unacked_per_consumer_max",
+    document="max_unacked_messages_per_consumer",
+    namespace=Rest("maxUnackedMessagesPerConsumer"),
+    topic=Rest("maxUnackedMessagesOnConsumer"),
+)
+
+MAX_UNACKED_PER_SUBSCRIPTION: Final = Policy(
+    name="max_unacked_per_subscription",
+    manifest="maxUnackedMessagesPerSubscription",
+    type=_MESSAGES,
+    default=200_000,
+    text="The same for all consumers of a subscription together; it goes on below half of it.",
+    broker_setting="unacked_per_subscription_max",
+    document="max_unacked_messages_per_subscription",
+    namespace=Rest("maxUnackedMessagesPerSubscription"),
+    topic=Rest("maxUnackedMessagesOnSubscription"),
+)
+
+MAX_MESSAGE_SIZE: Final = Policy(
+    name="max_message_size",
+    manifest="maxMessageSize",
+    type=Integer(Unit.BYTES),
+    default=0,
+    text="The largest message that a topic takes, below the broker's own limit. 0: the broker's.",
+    broker_setting="message_bytes_max",
+    topic=Rest("maxMessageSize", unset=Unset.NO_CONTENT),
+)
+
+CAPS: Final = (
+    MAX_PRODUCERS, MAX_CONSUMERS, MAX_CONSUMERS_PER_SUBSCRIPTION, MAX_SUBSCRIPTIONS, MAX_TOPICS,
+    MAX_UNACKED_PER_CONSUMER, MAX_UNACKED_PER_SUBSCRIPTION, MAX_MESSAGE_SIZE,
+)  # fmt: skip

@@ -1,0 +1,293 @@
+"""How long things are kept: messages, backlogs, subscriptions, topics, copies, cold data.
+
+Semantics follow Pulsar's cookbooks on retention and expiry, PIP-56, PIP-94 and broker.conf.
+"""
+
+from typing import Any, Final
+
+from magnetar.policies.policy import Policy, Rest, Unset
+from magnetar.policies.types import (
+    INT64_MAX,
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    MapOf,
+    Number,
+    Record,
+    Rule,
+    Text,
+    Unit,
+)
+
+
+def _both_or_none(value: dict[str, Any]) -> bool:
+    return bool((value["retentionTimeInMinutes"] == 0) == (value["retentionSizeInMB"] == 0))
+
+
+RETENTION: Final = Policy(
+    name="retention",
+    manifest="retention",
+    type=Record(
+        (
+            Field(
+                "retentionTimeInMinutes",
+                Integer(Unit.MINUTES, low=-1),
+                "How long messages stay after all subscriptions acknowledged them; -1: for ever.",
+                manifest="time",
+            ),
+            Field(
+                "retentionSizeInMB",
+                Integer(Unit.MEBIBYTES, low=-1, high=INT64_MAX),
+                "How much of what every subscription has acknowledged stays; -1: any amount.",
+                manifest="size",
+            ),
+        ),
+        rules=(
+            Rule(
+                "(string(self.time) in ['0', '0s', '0m', '0h', '0d']) == "
+                "(string(self.size) in ['0', '0Mi', '0Gi', '0Ti'])",
+                "Invalid retention policy: a limit of 0 keeps nothing, whatever the other is; set "
+                "both to 0, or -1 where there is no limit",
+                _both_or_none,
+            ),
+        ),
+    ),
+    default=None,
+    text="Keeps messages after every subscription has acknowledged them; whichever limit is "
+    "reached first lets the oldest ledger go. Closed ledgers only.",
+    broker_setting="retention_minutes, retention_size_mb",
+    document="retention_policies",
+    namespace=Rest("retention"),
+    topic=Rest("retention"),
+    loses_data=True,
+)
+
+MESSAGE_TTL: Final = Policy(
+    name="message_ttl",
+    manifest="messageTTL",
+    type=Integer(Unit.SECONDS),
+    default=0,
+    text="Messages older than this are acknowledged for every subscription; 0: never.",
+    document="message_ttl_in_seconds",
+    namespace=Rest("messageTTL"),
+    topic=Rest("messageTTL"),
+    loses_data=True,
+)
+
+QUOTA_ACTIONS: Final = Choice(
+    {
+        "producer_request_hold": "producers wait until there is room",
+        "producer_exception": "producers are refused until there is room",
+        "consumer_backlog_eviction": "the slowest subscription loses its oldest messages",
+    }
+)
+
+BACKLOG_QUOTA: Final = Policy(
+    name="backlog_quota",
+    manifest="backlogQuota",
+    type=MapOf(
+        Choice(
+            {
+                "destination_storage": "the bytes of the largest backlog",
+                "message_age": "the age of the oldest message that is not acknowledged",
+            }
+        ),
+        Record(
+            (
+                Field(
+                    "limitSize",
+                    Integer(Unit.BYTES, low=-1, high=INT64_MAX),
+                    "The largest backlog of a subscription; -1: any.",
+                    default=-1,
+                    manifest="size",
+                ),
+                Field(
+                    "limitTime",
+                    Integer(Unit.SECONDS, low=-1),
+                    "The greatest age of a backlog; -1: any.",
+                    default=-1,
+                    manifest="time",
+                ),
+                Field("policy", QUOTA_ACTIONS, "What happens above it."),
+            )
+        ),
+    ),
+    default=None,
+    text="Bounds what subscriptions leave unread, by size or by age.",
+    document="backlog_quota_map",
+    namespace=Rest(
+        "backlogQuotaMap",
+        set_path="backlogQuota",
+        remove_path="backlogQuota",
+        keyed_by="backlogQuotaType",
+        unset=Unset.VALUE,
+    ),
+    topic=Rest(
+        "backlogQuotaMap",
+        set_path="backlogQuota",
+        remove_path="backlogQuota",
+        keyed_by="backlogQuotaType",
+        unset=Unset.VALUE,
+    ),
+    loses_data=True,
+)
+
+SUBSCRIPTION_EXPIRATION: Final = Policy(
+    name="subscription_expiration",
+    manifest="subscriptionExpirationTime",
+    type=Integer(Unit.MINUTES),
+    default=0,
+    text="Subscriptions that nobody used for this long are deleted; 0: never.",
+    document="subscription_expiration_time_minutes",
+    namespace=Rest("subscriptionExpirationTime"),
+    loses_data=True,
+)
+
+INACTIVE_TOPICS: Final = Policy(
+    name="inactive_topics",
+    manifest="inactiveTopicPolicies",
+    type=Record(
+        (
+            Field(
+                "inactiveTopicDeleteMode",
+                Choice(
+                    {
+                        "delete_when_no_subscriptions": "no subscription and no producer",
+                        "delete_when_subscriptions_caught_up": "no backlog, producer or consumer",
+                    }
+                ),
+                "When a topic counts as inactive.",
+                manifest="deleteMode",
+            ),
+            Field(
+                "maxInactiveDurationSeconds",
+                Integer(Unit.SECONDS, low=1),
+                "How long it must have been inactive.",
+                manifest="maxInactiveDuration",
+            ),
+            Field("deleteWhileInactive", Boolean(), "Whether inactive topics are deleted."),
+        )
+    ),
+    default=None,
+    text="Deletes topics that nobody uses.",
+    broker_setting="delete_inactive_topics",
+    document="inactive_topic_policies",
+    namespace=Rest("inactiveTopicPolicies"),
+    topic=Rest("inactiveTopicPolicies"),
+    loses_data=True,
+)
+
+PERSISTENCE: Final = Policy(
+    name="persistence",
+    manifest="persistence",
+    type=Record(
+        (
+            Field("bookkeeperEnsemble", Integer(low=1, high=64), "Bookies of a ledger.",
+                  manifest="ensembleSize"),
+            Field("bookkeeperWriteQuorum", Integer(low=1, high=64), "Copies of an entry.",
+                  manifest="writeQuorum"),
+            Field("bookkeeperAckQuorum", Integer(low=1, high=64),
+                  "Copies that are on disk before the receipt.", manifest="ackQuorum"),
+            Field("managedLedgerMaxMarkDeleteRate", Number(),
+                  "How often a cursor is stored, per second; 0: the broker's setting.", default=0.0,
+                  manifest="maxMarkDeleteRate"),
+        ),
+        rules=(
+            Rule(
+                "self.ensembleSize >= self.writeQuorum && self.writeQuorum >= self.ackQuorum",
+                "Bookkeeper-Ensemble >= WriteQuorum >= AckQuorum must hold",
+                lambda value: value["bookkeeperEnsemble"]
+                >= value["bookkeeperWriteQuorum"]
+                >= value["bookkeeperAckQuorum"],
+            ),
+        ),
+    ),
+    default=None,
+    text="How many copies new ledgers have, and how many a receipt waits for.",
+    broker_setting="ensemble_size, write_quorum, ack_quorum",
+    document="persistence",
+    namespace=Rest("persistence"),
+    topic=Rest("persistence"),
+)  # fmt: skip
+
+COMPACTION_THRESHOLD: Final = Policy(
+    name="compaction_threshold",
+    manifest="compactionThreshold",
+    type=Integer(Unit.BYTES, high=INT64_MAX),
+    default=0,
+    text="The backlog of messages not compacted yet at which a compaction begins; 0: by hand only.",
+    document="compaction_threshold",
+    namespace=Rest("compactionThreshold", set_verb="PUT"),
+    topic=Rest("compactionThreshold"),
+)
+
+OFFLOAD: Final = Policy(
+    name="offload",
+    manifest="offloadPolicies",
+    type=Record(
+        (
+            Field("managedLedgerOffloadDriver", Text(), "Where to: `S3`, `aws-s3`, `filesystem`, …",
+                  default=None, manifest="driver"),
+            Field("managedLedgerOffloadBucket", Text(), "The bucket.", default=None,
+                  manifest="bucket"),
+            Field("managedLedgerOffloadRegion", Text(), "Its region.", default=None,
+                  manifest="region"),
+            Field("managedLedgerOffloadServiceEndpoint", Text(), "The store's address.",
+                  default=None, manifest="endpoint"),
+            Field("managedLedgerOffloadThresholdInBytes", Integer(Unit.BYTES, -1, INT64_MAX),
+                  "Ledgers beyond this size of a topic are moved; -1: by hand only.", default=None,
+                  manifest="threshold"),
+            Field("managedLedgerOffloadThresholdInSeconds", Integer(Unit.SECONDS, -1, INT64_MAX),
+                  "Ledgers older than this are moved; -1: by hand only.", default=None,
+                  manifest="thresholdAge"),
+            Field("managedLedgerOffloadDeletionLagInMillis",
+                  Integer(Unit.MILLISECONDS, -1, INT64_MAX),
+                  "How long the bookies keep what was moved.", default=None,
+                  manifest="deletionLag"),
+            Field("managedLedgerOffloadedReadPriority",
+                  Choice({"tiered-storage-first": "the moved copy", "bookkeeper-first": "bookies"}),
+                  "Which copy is read while there are two.", default=None, manifest="readPriority"),
+        )
+    ),
+    default=None,
+    text="Moves closed ledgers to object storage.",
+    document="offload_policies",
+    namespace=Rest("offloadPolicies", remove_path="removeOffloadPolicies"),
+    topic=Rest("offloadPolicies"),
+)  # fmt: skip
+
+OFFLOAD_THRESHOLD: Final = Policy(
+    name="offload_threshold",
+    manifest="offloadThreshold",
+    type=Integer(Unit.BYTES, -1, INT64_MAX),
+    default=-1,
+    text="Ledgers beyond this size of a topic are moved to object storage; -1: by hand only.",
+    document="offload_threshold",
+    namespace=Rest("offloadThreshold", set_verb="PUT", unset=Unset.VALUE),
+)
+
+OFFLOAD_THRESHOLD_AGE: Final = Policy(
+    name="offload_threshold_age",
+    manifest="offloadThresholdAge",
+    type=Integer(Unit.SECONDS, -1, INT64_MAX),
+    default=-1,
+    text="Ledgers older than this are moved to object storage; -1: by hand only.",
+    document="offload_threshold_in_seconds",
+    namespace=Rest("offloadThresholdInSeconds", set_verb="PUT", unset=Unset.VALUE),
+)
+
+OFFLOAD_DELETION_LAG: Final = Policy(
+    name="offload_deletion_lag",
+    manifest="offloadDeletionLag",
+    type=Integer(Unit.MILLISECONDS, -1, INT64_MAX),
+    default=None,
+    text="How long the bookies keep what was moved to object storage; -1: for ever.",
+    document="offload_deletion_lag_ms",
+    namespace=Rest("offloadDeletionLagMs", set_verb="PUT"),
+)
+
+LIFECYCLE: Final = (
+    RETENTION, MESSAGE_TTL, BACKLOG_QUOTA, SUBSCRIPTION_EXPIRATION, INACTIVE_TOPICS, PERSISTENCE,
+    COMPACTION_THRESHOLD, OFFLOAD, OFFLOAD_THRESHOLD, OFFLOAD_THRESHOLD_AGE, OFFLOAD_DELETION_LAG,
+)  # fmt: skip

@@ -1,0 +1,84 @@
+"""What one policy is: where it can be set, how REST and manifests call it, who enforces it.
+
+Precedence is topic over namespace over broker (Pulsar's hierarchy). A policy that is set nowhere
+has its default: the broker's setting where it names one, else `default`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from magnetar.policies.types import Type
+
+
+class Level(Enum):
+    """Where a policy can be set."""
+
+    NAMESPACE = "namespace"
+    TOPIC = "topic"
+
+
+class Unset(Enum):
+    """What REST answers where a policy is not set here (Pulsar differs from one to the next)."""
+
+    EMPTY_200 = "200, no body"
+    NO_CONTENT = "204"
+    VALUE = "200 and the default"
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """`…/{path}` below a namespace or a topic: GET, `set_verb`, DELETE."""
+
+    path: str
+    set_verb: str = "POST"
+    remove_path: str = ""
+    """Where it differs from `path` (`removeBacklogQuota`)."""
+    remove_verb: str = "DELETE"
+    set_path: str = ""
+    """Where it differs from `path` (`backlogQuota` sets what `backlogQuotaMap` gives)."""
+    unset: Unset = Unset.EMPTY_200
+    keyed_by: str = ""
+    """A query parameter that says which entry of a map is set or removed (`backlogQuotaType`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy."""
+
+    name: str
+    """Ours, in snake_case; the key under which a topic's policies are stored."""
+    manifest: str
+    """Its field under `spec.policies` of a Namespace or Topic resource."""
+    type: Type
+    default: object
+    """Where neither topic, namespace nor broker say otherwise; None: none."""
+    text: str
+    """What it does, a sentence or two for people."""
+    enforced_by: str = ""
+    """The module that acts on it; empty: it is kept and shown, and nothing acts on it yet."""
+    broker_setting: str = ""
+    """The field of BrokerSettings that is its default."""
+    document: str = ""
+    """The namespace document's field, where a namespace can have it."""
+    namespace: Rest | None = None
+    topic: Rest | None = None
+    loses_data: bool = False
+    """A lower value may delete messages: `magnetar plan` says which before it is applied."""
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        found = []
+        if self.namespace is not None:
+            found.append(Level.NAMESPACE)
+        if self.topic is not None:
+            found.append(Level.TOPIC)
+        return tuple(found)
+
+    @property
+    def enforced(self) -> bool:
+        return bool(self.enforced_by)
+
+
+UNLIMITED: Final = -1
+"""In retention and quotas; in rates and caps 0 or less means: none."""

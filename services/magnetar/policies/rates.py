@@ -1,0 +1,102 @@
+"""How fast: what producers may publish, and what is dispatched to consumers and other clusters.
+
+A rate of 0 or less is none (broker.conf). Subscribe rates are counted over their own period.
+"""
+
+from typing import Final
+
+from magnetar.policies.policy import Policy, Rest, Unset
+from magnetar.policies.types import INT64_MAX, Boolean, Field, Integer, Record, Unit
+
+_MESSAGES: Final = Integer(Unit.MESSAGES_PER_SECOND, low=-1)
+_BYTES: Final = Integer(Unit.BYTES_PER_SECOND, low=-1, high=INT64_MAX)
+
+DISPATCH_RATE_TYPE: Final = Record(
+    (
+        Field("dispatchThrottlingRateInMsg", _MESSAGES, "Messages per period; -1: any number.",
+              default=-1, manifest="messages"),
+        Field("dispatchThrottlingRateInByte", _BYTES, "Bytes per period; -1: any number.",
+              default=-1, manifest="bytes"),
+        Field("relativeToPublishRate", Boolean(),
+              "Whether the rate of publishing is added to both.", default=False),
+        Field("ratePeriodInSecond", Integer(Unit.SECONDS, low=1), "The period.", default=1,
+              manifest="period"),
+    )
+)  # fmt: skip
+
+DISPATCH_RATE: Final = Policy(
+    name="dispatch_rate",
+    manifest="dispatchRate",
+    type=DISPATCH_RATE_TYPE,
+    default=None,
+    text="What a topic may hand out to all its subscriptions together. Backlog only where "
+    "consumers keep up is not throttled, as in Pulsar.",
+    document="topicDispatchRate",
+    namespace=Rest("dispatchRate"),
+    topic=Rest("dispatchRate"),
+)
+
+SUBSCRIPTION_DISPATCH_RATE: Final = Policy(
+    name="subscription_dispatch_rate",
+    manifest="subscriptionDispatchRate",
+    type=DISPATCH_RATE_TYPE,
+    default=None,
+    text="What one subscription may be handed.",
+    document="subscriptionDispatchRate",
+    namespace=Rest("subscriptionDispatchRate"),
+    topic=Rest("subscriptionDispatchRate"),
+)
+
+REPLICATOR_DISPATCH_RATE: Final = Policy(
+    name="replicator_dispatch_rate",
+    manifest="replicatorDispatchRate",
+    type=DISPATCH_RATE_TYPE,
+    default=None,
+    text="What may be sent to another cluster.",
+    document="replicatorDispatchRate",
+    namespace=Rest("replicatorDispatchRate"),
+    topic=Rest("replicatorDispatchRate"),
+)
+
+PUBLISH_RATE: Final = Policy(
+    name="publish_rate",
+    manifest="publishRate",
+    type=Record(
+        (
+            Field("publishThrottlingRateInMsg", _MESSAGES, "Messages per second; -1: any number.",
+                  default=-1, manifest="messages"),
+            Field("publishThrottlingRateInByte", _BYTES, "Bytes per second; -1: any number.",
+                  default=-1, manifest="bytes"),
+        )
+    ),
+    default=None,
+    text="What all producers of a topic together may send; above it their connections are read "
+    "more slowly.",
+    document="publishMaxMessageRate",
+    namespace=Rest("publishRate"),
+    topic=Rest("publishRate", unset=Unset.NO_CONTENT),
+)  # fmt: skip
+
+SUBSCRIBE_RATE: Final = Policy(
+    name="subscribe_rate",
+    manifest="subscribeRate",
+    type=Record(
+        (
+            Field("subscribeThrottlingRatePerConsumer", Integer(low=-1),
+                  "How often one consumer may subscribe in a period; 0 or -1: any number.",
+                  default=-1, manifest="perConsumer"),
+            Field("ratePeriodInSecond", Integer(Unit.SECONDS, low=1), "The period.", default=30,
+                  manifest="period"),
+        )
+    ),
+    default=None,
+    text="How often a consumer (one host and name) may subscribe to a topic.",
+    document="clusterSubscribeRate",
+    namespace=Rest("subscribeRate"),
+    topic=Rest("subscribeRate"),
+)  # fmt: skip
+
+RATES: Final = (
+    DISPATCH_RATE, SUBSCRIPTION_DISPATCH_RATE, REPLICATOR_DISPATCH_RATE, PUBLISH_RATE,
+    SUBSCRIBE_RATE,
+)  # fmt: skip

@@ -1,0 +1,33 @@
+"""All policies, and how to find one. See `policy.Policy` for what is known of each."""
+
+from types import MappingProxyType
+from typing import Final
+
+from magnetar.policies.admission import ADMISSION
+from magnetar.policies.caps import CAPS
+from magnetar.policies.lifecycle import LIFECYCLE
+from magnetar.policies.policy import Level, Policy, Rest
+from magnetar.policies.rates import RATES
+
+GROUPS: Final = MappingProxyType(
+    {
+        "How long": LIFECYCLE,
+        "How fast": RATES,
+        "How many": CAPS,
+        "Who and what": ADMISSION,
+    }
+)
+POLICIES: Final[tuple[Policy, ...]] = (*LIFECYCLE, *RATES, *CAPS, *ADMISSION)
+
+BY_NAME: Final = MappingProxyType({policy.name: policy for policy in POLICIES})
+BY_MANIFEST: Final = MappingProxyType({policy.manifest: policy for policy in POLICIES})
+
+
+def rest_of(policy: Policy, level: Level) -> Rest | None:
+    """How REST calls the policy at that level; None where it cannot be set there."""
+    return policy.namespace if level is Level.NAMESPACE else policy.topic
+
+
+def at(level: Level) -> tuple[Policy, ...]:
+    """The policies that can be set there."""
+    return tuple(policy for policy in POLICIES if rest_of(policy, level) is not None)
