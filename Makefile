@@ -107,7 +107,7 @@ fmt: $(DEV_STAMP) ## format the code and fix what ruff can fix
 .PHONY: type
 type: $(DEV_STAMP) ## mypy, strict
 	@$(call took,mypy --strict)
-	$(BIN)/mypy services tests
+	$(BIN)/mypy services operator/magnetar_operator tests
 
 .PHONY: check
 check: lint type test ## all that .ci/run checks
