@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench.servers import Server, cpu_seconds, memory_mib
+from tests.bench.servers import Server, cpu_seconds, memory_mib, shared_memory_mib
 
 Row = dict[str, float | int | str | None]
 DRAIN_MESSAGES = 1_000_000
@@ -156,7 +156,12 @@ def idle(load: Load) -> Row:
     time.sleep(10)
     resident, peak = memory_mib(load.server)
     used = float(load.cpu_since(before)["cpu_s"] or 0)
-    return {"rss_mib": round(resident), "peak_mib": round(peak), "cpu_pct": round(used * 10, 2)}
+    return {
+        "rss_mib": round(resident),
+        "pss_mib": round(shared_memory_mib(load.server)),
+        "peak_mib": round(peak),
+        "cpu_pct": round(used * 10, 2),
+    }
 
 
 def idle_topics(load: Load) -> Row:

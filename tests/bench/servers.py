@@ -135,6 +135,16 @@ def memory_mib(server: Server) -> tuple[float, float]:
     return sum(now for now, _ in both), sum(peak for _, peak in both)
 
 
+def shared_memory_mib(server: Server) -> float:
+    """Memory of all its processes, a page that n of them share counted 1/n each (PSS).
+
+    It is what the machine has less of; the sum of resident memory counts such a page n times.
+    """
+    texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in server.pids.values()]
+    found = [re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE) for text in texts]
+    return sum(int(match.group(1)) / 1024 for match in found if match is not None)
+
+
 def _memory_mib(pid: int) -> tuple[float, float]:
     text = Path(f"/proc/{pid}/status").read_text()
     now, peak = (
