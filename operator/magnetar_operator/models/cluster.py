@@ -1,0 +1,444 @@
+"""`MagnetarCluster.spec`: brokers, bookies, etcd, and how they are run.
+
+What can lose data is refused by rules here where the API server can know it (volumes shrink, the
+metadata store is swapped), and by the operator's own gates where only the cluster knows.
+"""
+# ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from magnetar_operator.models.base import (
+    SERVER_DEFAULT,
+    Cel,
+    Duration,
+    EntityName,
+    LocalRef,
+    Model,
+    Raw,
+    Url,
+)
+from magnetar_operator.models.pods import Pods, Resources, Storage
+
+BOOKIES_DEFAULT = 3
+COPIES_DEFAULT = 2
+ETCD_DEFAULT = 3
+
+Config = Annotated[
+    dict[str, int | Annotated[str, Meta(max_length=4_096)]],
+    Meta(
+        description="Settings by name: Pulsar's key of broker.conf (managedLedgerDefaultAckQuorum) "
+        "or ours (ack_quorum), see docs/configuration.md. Quote true and false, as in a ConfigMap.",
+        max_length=256,
+    ),
+]
+
+
+class BacklogTarget(Model, frozen=True, kw_only=True):
+    """Scaling by what consumers have not read yet."""
+
+    enabled: Annotated[
+        bool, Meta(description="Whether brokers are added while backlogs drain too slowly.")
+    ] = True
+    time_to_drain: Annotated[
+        Duration,
+        Meta(description="The time in which a broker's backlog should be read at today's rates."),
+    ] = "2m"
+
+
+class Autoscaling(Model, frozen=True, kw_only=True):
+    """A HorizontalPodAutoscaler for the brokers."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether the number of brokers follows the load. Leave broker.replicas "
+            "out of your manifests then."
+        ),
+    ] = False
+    min_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The fewest brokers.")] = 2
+    max_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The most brokers.")] = 10
+    target_cpu_percent: Annotated[
+        int,
+        Meta(ge=1, le=100, description="The CPU use, in percent of the request, to be kept near."),
+    ] = 70
+    backlog: Annotated[
+        BacklogTarget, Meta(description="Scaling by the time to drain the backlog.")
+    ] = BacklogTarget()
+    behavior: Annotated[
+        Raw | None,
+        Meta(
+            description="As a HorizontalPodAutoscaler's spec.behavior. Default: up at once, down "
+            "by one broker after five quiet minutes."
+        ),
+    ] = None
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.?minReplicas.orValue(2) <= self.?maxReplicas.orValue(10)",
+            "minReplicas must not be more than maxReplicas (defaults: 2 and 10)",
+            ".minReplicas",
+        ),
+    )
+
+
+class BrokerService(Model, frozen=True, kw_only=True):
+    """The Service that clients use."""
+
+    type: Annotated[
+        Literal["ClusterIP", "NodePort", "LoadBalancer"], Meta(description="Its type.")
+    ] = "ClusterIP"
+    annotations: Annotated[dict[str, str], Meta(description="Its annotations.", max_length=64)] = {}
+
+
+class Broker(Pods, frozen=True, kw_only=True):
+    """The brokers: a Deployment, they keep nothing."""
+
+    replicas: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000,
+            description="How many brokers. `kubectl scale mcluster NAME --replicas N` sets it, "
+            "and so does the autoscaler.",
+            extra={SERVER_DEFAULT: True},
+        ),
+    ] = 2
+    config: Config = {}
+    autoscaling: Annotated[Autoscaling, Meta(description="Brokers by load.")] = Autoscaling()
+    service: Annotated[BrokerService, Meta(description="The Service that clients connect to.")] = (
+        BrokerService()
+    )
+
+
+class Quorums(Model, frozen=True, kw_only=True):
+    """The copies of each entry, where no policy says otherwise."""
+
+    ensemble: Annotated[
+        int, Meta(ge=1, le=64, description="Bookies that a ledger is spread over.")
+    ] = COPIES_DEFAULT
+    write: Annotated[int, Meta(ge=1, le=64, description="Copies that are written of an entry.")] = (
+        COPIES_DEFAULT
+    )
+    ack: Annotated[
+        int, Meta(ge=1, le=64, description="Copies on disk that a receipt waits for.")
+    ] = COPIES_DEFAULT
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.?write.orValue(2) <= self.?ensemble.orValue(2)",
+            "write must not be more than ensemble (defaults: 2): each copy has its own bookie",
+            ".write",
+        ),
+        Cel(
+            "self.?ack.orValue(2) <= self.?write.orValue(2)",
+            "ack must not be more than write (defaults: 2): a receipt cannot wait for more copies "
+            "than are written",
+            ".ack",
+        ),
+    )
+
+
+class DiskScaleUp(Model, frozen=True, kw_only=True):
+    """Consent to bookies being added when disks fill up. None is ever removed by it."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether the operator adds a bookie; otherwise it only recommends it in "
+            "status.recommendations."
+        ),
+    ] = False
+    disk_percent: Annotated[
+        int, Meta(ge=10, le=95, description="The mean use of the bookies' disks that calls for it.")
+    ] = 75
+    max_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The most bookies it makes.")] = 6
+    pause: Annotated[
+        Duration, Meta(description="The time between one bookie more and the next.")
+    ] = "30m"
+
+
+class Bookie(Pods, frozen=True, kw_only=True):
+    """The bookies: a StatefulSet, they keep the messages."""
+
+    replicas: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000,
+            description="How many bookies. When it is lowered, the highest ordinal is drained, "
+            "its ledgers' copies are proven elsewhere, and only then is it removed.",
+            extra={SERVER_DEFAULT: True},
+        ),
+    ] = BOOKIES_DEFAULT
+    quorums: Annotated[
+        Quorums, Meta(description="The copies of each entry, unless a policy says otherwise.")
+    ] = Quorums()
+    storage: Annotated[Storage, Meta(description="The volume of each bookie.")] = Storage()
+    config: Config = {}
+    scale_up: Annotated[DiskScaleUp, Meta(description="Bookies added when disks fill up.")] = (
+        DiskScaleUp()
+    )
+    on_volume_loss: Annotated[
+        Literal["Wait", "Rebuild"],
+        Meta(
+            description="What happens when a bookie comes back with an empty volume. Wait: it "
+            "stays down and the condition Degraded says so. Rebuild: the copies it had are made "
+            "anew from the others and checked, then it begins again, empty."
+        ),
+    ] = "Wait"
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.?quorums.?ensemble.orValue(2) <= self.?replicas.orValue(3)",
+            "quorums.ensemble (default 2) must not be more than replicas (default 3): a ledger "
+            "needs so many bookies",
+            ".replicas",
+        ),
+        Cel(
+            "quantity(self.?storage.?size.orValue('10Gi'))"
+            ".compareTo(quantity(oldSelf.?storage.?size.orValue('10Gi'))) >= 0",
+            "storage.size must not become smaller (default 10Gi): volumes cannot shrink",
+            ".storage",
+        ),
+    )
+
+
+class ExternalEtcd(Model, frozen=True, kw_only=True):
+    """An etcd that somebody else runs."""
+
+    endpoints: Annotated[
+        list[Annotated[str, Meta(pattern=r"^(https?://)?[^\s/]+:[0-9]+$", max_length=512)]],
+        Meta(
+            description="Its addresses.",
+            min_length=1,
+            max_length=16,
+            examples=[["http://etcd-0.etcd:2379"]],
+        ),
+    ]
+    tls: Annotated[
+        LocalRef | None,
+        Meta(
+            description="A Secret with ca.crt, tls.crt and tls.key. Kept for a later version: it "
+            "is not used yet."
+        ),
+    ] = None
+    auth: Annotated[
+        LocalRef | None,
+        Meta(
+            description="A Secret with username and password. Kept for a later version: it is "
+            "not used yet."
+        ),
+    ] = None
+
+
+class Etcd(Model, frozen=True, kw_only=True):
+    """The metadata store: a StatefulSet of the operator's, or an external one."""
+
+    replicas: Annotated[
+        Literal[1, 3] | None,
+        Meta(
+            description="How many members: 3 survive the loss of one, 1 is for tests. It cannot "
+            "be changed. Default: 3."
+        ),
+    ] = None
+    image: Annotated[
+        str | None, Meta(description="Its image. Default: the one the operator was built with.")
+    ] = None
+    storage: Annotated[
+        Storage | None, Meta(description="The volume of each member. Default: 10Gi.")
+    ] = None
+    resources: Annotated[Resources | None, Meta(description="CPU and memory of each member.")] = (
+        None
+    )
+    pods: Annotated[
+        Pods | None, Meta(description="Where the members' pods go. Its resources are not read.")
+    ] = None
+    external: Annotated[
+        ExternalEtcd | None,
+        Meta(description="Uses an etcd that exists; nothing else may be set then."),
+    ] = None
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!has(self.external) || !(has(self.replicas) || has(self.image) || has(self.storage) "
+            "|| has(self.resources) || has(self.pods))",
+            "external excludes replicas, image, storage, resources and pods: either the operator "
+            "runs etcd or somebody else does",
+            ".external",
+        ),
+    )
+
+
+class Autorecovery(Model, frozen=True, kw_only=True):
+    """Who makes lost copies anew."""
+
+    mode: Annotated[
+        Literal["InBookies", "Separate"],
+        Meta(
+            description="InBookies: the bookies do it themselves. Separate: pods of their own do, "
+            "and bookies do nothing else than serve."
+        ),
+    ] = "InBookies"
+    replicas: Annotated[
+        int, Meta(ge=1, le=100, description="How many pods, where they are separate.")
+    ] = 1
+    resources: Annotated[
+        Resources, Meta(description="CPU and memory of each, where they are separate.")
+    ] = Resources()
+    config: Config = {}
+
+
+class Metrics(Model, frozen=True, kw_only=True):
+    """What Prometheus' operator is told."""
+
+    service_monitor: Annotated[
+        Literal["Auto", "Always", "Never"],
+        Meta(
+            description="Whether ServiceMonitors are made. Auto: where their CRD is installed. "
+            "Always: a missing CRD makes the cluster not Ready."
+        ),
+    ] = "Auto"
+    labels: Annotated[
+        dict[str, str],
+        Meta(
+            description="Labels that the ServiceMonitors get, such as the release that your "
+            "Prometheus selects by.",
+            max_length=64,
+        ),
+    ] = {}
+    interval: Annotated[Duration, Meta(description="How often metrics are read.")] = "30s"
+
+
+class NetworkPolicies(Model, frozen=True, kw_only=True):
+    """Who may connect to what."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether NetworkPolicies let only brokers and bookies reach bookies and "
+            "etcd."
+        ),
+    ] = True
+    clients: Annotated[
+        list[Raw],
+        Meta(
+            description="Who may reach brokers, as the `from` of a NetworkPolicy's ingress rule. "
+            "Default: everybody.",
+            max_length=64,
+        ),
+    ] = []
+
+
+class Upgrade(Model, frozen=True, kw_only=True):
+    """How pods are replaced when image or settings change."""
+
+    strategy: Annotated[
+        Literal["Rolling", "Manual"],
+        Meta(
+            description="Rolling: one pod after the other, bookies first, with all ledgers healthy "
+            "in between. Manual: a pod gets the new form when somebody deletes it."
+        ),
+    ] = "Rolling"
+    max_unavailable: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="How many brokers are replaced at the same time. Bookies and etcd members "
+            "go one by one.",
+        ),
+    ] = 1
+    pause_between: Annotated[
+        Duration, Meta(description="How long to wait after one pod is ready until the next.")
+    ] = "10s"
+
+
+class ClusterSpec(Model, frozen=True, kw_only=True):
+    """The wanted state of a cluster."""
+
+    image: Annotated[
+        Annotated[str, Meta(max_length=1_024)] | None,
+        Meta(description="The image of all components. Default: the one that the operator runs."),
+    ] = None
+    image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"],
+        Meta(description="When nodes pull the image."),
+    ] = "IfNotPresent"
+    image_pull_secrets: Annotated[
+        list[LocalRef], Meta(description="Secrets to pull images with.", max_length=16)
+    ] = []
+    cluster_name: Annotated[
+        EntityName | None,
+        Meta(
+            description="The cluster's name for Pulsar's clients and replication. It cannot be "
+            "changed. Default: metadata.name."
+        ),
+    ] = None
+    admin_url: Annotated[
+        Url | None,
+        Meta(
+            description="Where the operator reaches the admin REST, if it runs outside of "
+            "Kubernetes. Default: http://NAME-broker.NAMESPACE.svc:8080."
+        ),
+    ] = None
+    paused: Annotated[
+        bool,
+        Meta(description="While true, the operator only looks and changes nothing of the cluster."),
+    ] = False
+    storage_retention: Annotated[
+        Literal["Retain", "Delete"],
+        Meta(
+            description="What happens to the volumes when this resource is deleted. Retain: they "
+            "stay, and a new cluster of the same name takes them up again. Delete: they go, with "
+            "all messages."
+        ),
+    ] = "Retain"
+    broker: Annotated[
+        Broker,
+        Meta(
+            description="The brokers, which serve clients and keep nothing.",
+            extra={SERVER_DEFAULT: True},
+        ),
+    ] = Broker()
+    bookie: Annotated[
+        Bookie,
+        Meta(
+            description="The bookies, which keep the messages.",
+            extra={SERVER_DEFAULT: True},
+        ),
+    ] = Bookie()
+    etcd: Annotated[Etcd, Meta(description="The metadata store.")] = Etcd()
+    autorecovery: Annotated[
+        Autorecovery, Meta(description="Who makes lost copies of entries anew.")
+    ] = Autorecovery()
+    metrics: Annotated[Metrics, Meta(description="What Prometheus is told.")] = Metrics()
+    network_policy: Annotated[NetworkPolicies, Meta(description="Who may connect to what.")] = (
+        NetworkPolicies()
+    )
+    upgrade: Annotated[
+        Upgrade, Meta(description="How pods are replaced when image or settings change.")
+    ] = Upgrade()
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "has(self.etcd) && has(self.etcd.external) == (has(oldSelf.etcd) && "
+            "has(oldSelf.etcd.external)) || !has(self.etcd) && !(has(oldSelf.etcd) && "
+            "has(oldSelf.etcd.external))",
+            "etcd cannot change between external and the operator's own: the cluster would lose "
+            "its metadata; make a new cluster",
+            ".etcd",
+        ),
+        Cel(
+            "self.?etcd.?replicas.orValue(3) == oldSelf.?etcd.?replicas.orValue(3)",
+            "etcd.replicas cannot be changed (default 3): make a new cluster",
+            ".etcd",
+        ),
+        Cel(
+            "quantity(self.?etcd.?storage.?size.orValue('10Gi'))"
+            ".compareTo(quantity(oldSelf.?etcd.?storage.?size.orValue('10Gi'))) >= 0",
+            "etcd.storage.size must not become smaller (default 10Gi): volumes cannot shrink",
+            ".etcd",
+        ),
+    )

@@ -1,0 +1,120 @@
+"""What can be said of the pods of a component: resources, placement, environment.
+
+Where Kubernetes' own API is meant (affinity, tolerations, …) its form is taken as it is.
+"""
+# ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from magnetar_operator.models.base import (
+    LIST_KEYS,
+    Duration,
+    Model,
+    ObjectName,
+    Quantity,
+    Raw,
+    ShortText,
+    StorageSize,
+)
+
+
+class Resources(Model, frozen=True, kw_only=True):
+    """Requests and limits, as in a container."""
+
+    requests: Annotated[
+        dict[str, Quantity],
+        Meta(description="What is reserved, by resource: cpu, memory.", max_length=16),
+    ] = {}
+    limits: Annotated[
+        dict[str, Quantity],
+        Meta(description="What is allowed at most, by resource: cpu, memory.", max_length=16),
+    ] = {}
+
+
+class EnvVar(Model, frozen=True, kw_only=True):
+    """An environment variable, as in a container."""
+
+    name: Annotated[ShortText, Meta(description="Its name.")]
+    value: Annotated[str | None, Meta(description="Its value.")] = None
+    value_from: Annotated[
+        Raw | None, Meta(description="Where its value comes from, as in a container's env.")
+    ] = None
+
+
+class Storage(Model, frozen=True, kw_only=True):
+    """A volume for each pod."""
+
+    size: Annotated[StorageSize, Meta(description="Its size. It may grow, and never shrinks.")] = (
+        "10Gi"
+    )
+    storage_class_name: Annotated[
+        ObjectName | None,
+        Meta(description="Its StorageClass. Default: the cluster's default class."),
+    ] = None
+
+
+class Pdb(Model, frozen=True, kw_only=True):
+    """A PodDisruptionBudget."""
+
+    enabled: Annotated[
+        bool, Meta(description="Whether there is a PodDisruptionBudget for the component.")
+    ] = True
+    max_unavailable: Annotated[
+        int,
+        Meta(ge=0, le=100, description="How many pods may be away by will at the same time."),
+    ] = 1
+
+
+class Pods(Model, frozen=True, kw_only=True):
+    """What all components' pods have in common."""
+
+    resources: Annotated[Resources, Meta(description="CPU and memory of each pod's container.")] = (
+        Resources()
+    )
+    anti_affinity: Annotated[
+        Literal["Required", "Preferred", "Disabled"],
+        Meta(
+            description="Whether pods of the component avoid each other's node. Required: a pod "
+            "without a node of its own waits. Preferred: it does where it can. Disabled: for "
+            "clusters of one node."
+        ),
+    ] = "Preferred"
+    affinity: Annotated[
+        Raw | None,
+        Meta(description="A Pod's spec.affinity; it takes the place of what antiAffinity makes."),
+    ] = None
+    node_selector: Annotated[
+        dict[str, str], Meta(description="Labels that nodes must have.", max_length=64)
+    ] = {}
+    tolerations: Annotated[
+        list[Raw], Meta(description="As a Pod's spec.tolerations.", max_length=64)
+    ] = []
+    topology_spread_constraints: Annotated[
+        list[Raw],
+        Meta(
+            description="As a Pod's spec.topologySpreadConstraints; a constraint without a "
+            "labelSelector is given the component's.",
+            max_length=16,
+        ),
+    ] = []
+    priority_class_name: Annotated[
+        ObjectName | None, Meta(description="The PriorityClass of the pods.")
+    ] = None
+    pod_annotations: Annotated[
+        dict[str, str], Meta(description="Annotations that the pods get.", max_length=64)
+    ] = {}
+    extra_env: Annotated[
+        list[EnvVar],
+        Meta(
+            description="Environment variables that the container gets, beside those of config.",
+            extra={LIST_KEYS: ["name"]},
+            max_length=256,
+        ),
+    ] = []
+    grace_period: Annotated[
+        Duration,
+        Meta(description="How long a pod may take to stop before it is killed."),
+    ] = "60s"
+    pdb: Annotated[Pdb, Meta(description="Its PodDisruptionBudget.")] = Pdb()

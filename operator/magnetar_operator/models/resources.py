@@ -1,0 +1,380 @@
+"""Tenant, Namespace, Topic and Subscription: what is set through the admin REST.
+
+Names are given in full or composed of references; the operator's `resources` resolves them.
+`spec.policies` is a plain dict here: its schema and its conversion are the registry's (`values`).
+"""
+# ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
+
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from msgspec import Meta
+
+from magnetar_operator.models.base import (
+    SERVER_DEFAULT,
+    Cel,
+    ClusterRef,
+    EntityName,
+    LocalRef,
+    Model,
+    ShortText,
+    Status,
+    Url,
+)
+
+PARTITIONS_MAX: Final = 100_000
+BUNDLES_MAX: Final = 65_536
+POLICIES_LEVEL: Final = "policiesLevel"
+"""In `Meta(extra=…)`: the schema is the registry's for that level."""
+
+LifecyclePolicy = Annotated[
+    Literal["CleanUpAfterDeletion", "KeepAfterDeletion"],
+    Meta(
+        description="What happens in the cluster when this resource is deleted. "
+        "CleanUpAfterDeletion: it is deleted there too. KeepAfterDeletion: it stays there.",
+        extra={SERVER_DEFAULT: True},
+    ),
+]
+Properties = Annotated[
+    dict[str, Annotated[str, Meta(max_length=4_096)]],
+    Meta(description="Texts of your own that are kept with it.", max_length=256),
+]
+
+
+def _constant(field: str, message: str) -> Cel:
+    """The field, or its absence, stays as it was made."""
+    return Cel(
+        f"has(self.{field}) == has(oldSelf.{field}) && "
+        f"(!has(self.{field}) || self.{field} == oldSelf.{field})",
+        message,
+        f".{field}",
+    )
+
+
+class Placed(Model, frozen=True, kw_only=True):
+    """Which cluster it is in, and what becomes of it there."""
+
+    cluster_ref: Annotated[
+        ClusterRef | None,
+        Meta(
+            description="The MagnetarCluster it belongs to. Default: the only one of this "
+            "Kubernetes namespace."
+        ),
+    ] = None
+    admin_url: Annotated[
+        Url | None,
+        Meta(
+            description="The admin REST of a cluster that has no MagnetarCluster here, such as "
+            "http://pulsar-broker.pulsar.svc:8080. In place of clusterRef."
+        ),
+    ] = None
+    lifecycle_policy: LifecyclePolicy = "CleanUpAfterDeletion"
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!(has(self.clusterRef) && has(self.adminUrl))",
+            "clusterRef and adminUrl exclude each other: name the cluster or its address",
+            ".adminUrl",
+        ),
+        Cel(
+            "!has(self.clusterRef) || !has(oldSelf.clusterRef) || "
+            "self.clusterRef == oldSelf.clusterRef",
+            "clusterRef cannot be changed: delete this resource (with lifecyclePolicy: "
+            "KeepAfterDeletion, if the data shall stay) and make a new one",
+            ".clusterRef",
+        ),
+    )
+
+
+class TenantSpec(Placed, frozen=True, kw_only=True):
+    """The wanted state of a tenant."""
+
+    name: Annotated[
+        EntityName | None,
+        Meta(description="The tenant's name. It cannot be changed. Default: metadata.name."),
+    ] = None
+    admin_roles: Annotated[
+        list[ShortText],
+        Meta(description="Roles that may administer the tenant.", max_length=256),
+    ] = []
+    allowed_clusters: Annotated[
+        list[EntityName],
+        Meta(
+            description="Clusters that the tenant may use. Default: the cluster it is in.",
+            max_length=256,
+        ),
+    ] = []
+
+    rules: ClassVar[tuple[Cel, ...]] = (*Placed.rules, _constant("name", "name cannot be changed"))
+
+
+class NamespaceSpec(Placed, frozen=True, kw_only=True):
+    """The wanted state of a namespace (of Pulsar; not of Kubernetes)."""
+
+    tenant: Annotated[
+        EntityName | None,
+        Meta(description="Its tenant, unless name has it. It cannot be changed."),
+    ] = None
+    name: Annotated[
+        Annotated[str, Meta(pattern=r"^[-=:.\w]+(/[-=:.\w]+)?$", max_length=1_024)] | None,
+        Meta(
+            description="The name, alone or as TENANT/NAME. It cannot be changed. Default: "
+            "metadata.name.",
+            examples=["orders", "shop/orders"],
+        ),
+    ] = None
+    bundles: Annotated[
+        Annotated[int, Meta(ge=1, le=BUNDLES_MAX)] | None,
+        Meta(
+            description="Into how many bundles the namespace is cut when it is created. It cannot "
+            "be changed; brokers split bundles by load. Default: the broker's (4)."
+        ),
+    ] = None
+    properties: Properties = {}
+    policies: Annotated[
+        dict[str, Any],
+        Meta(
+            description="What all topics of the namespace may and must, see docs/policies.md. A "
+            "policy that is absent is as the broker's settings say.",
+            extra={POLICIES_LEVEL: "namespace"},
+        ),
+    ] = {}
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        *Placed.rules,
+        Cel(
+            "has(self.tenant) != (has(self.name) && self.name.contains('/'))",
+            "say the tenant once: tenant: shop, or name: shop/orders",
+            ".tenant",
+        ),
+        _constant("tenant", "tenant cannot be changed"),
+        _constant("name", "name cannot be changed"),
+        _constant("bundles", "bundles cannot be changed: brokers split bundles by load"),
+    )
+
+
+class TopicSchema(Model, frozen=True, kw_only=True):
+    """The schema that a topic is given."""
+
+    type: Annotated[
+        Literal[
+            "AVRO", "JSON", "PROTOBUF", "PROTOBUF_NATIVE", "STRING", "BYTES", "BOOLEAN", "INT8",
+            "INT16", "INT32", "INT64", "FLOAT", "DOUBLE", "DATE", "TIME", "TIMESTAMP", "INSTANT",
+            "LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME", "KEY_VALUE",
+        ],
+        Meta(description="Its type, as Pulsar's clients call it."),
+    ]  # fmt: skip
+    schema: Annotated[
+        Annotated[str, Meta(max_length=1_048_576)],
+        Meta(description="Its definition, such as an Avro schema in JSON; empty for simple types."),
+    ] = ""
+    properties: Properties = {}
+
+
+class TopicSpec(Placed, frozen=True, kw_only=True):
+    """The wanted state of a topic."""
+
+    name: Annotated[
+        Annotated[
+            str,
+            Meta(
+                pattern=r"^(((non-)?persistent://)?[-=:.\w]+/[-=:.\w]+/[^/\s]+|[^/\s]+)$",
+                max_length=2_048,
+            ),
+        ]
+        | None,
+        Meta(
+            description="The topic in full, or its last part where namespaceRef names the "
+            "namespace. It cannot be changed. Default: metadata.name.",
+            examples=["persistent://shop/orders/created", "shop/orders/created", "created"],
+        ),
+    ] = None
+    namespace_ref: Annotated[
+        LocalRef | None,
+        Meta(
+            description="The Namespace resource whose namespace the topic is in. It cannot be "
+            "changed."
+        ),
+    ] = None
+    persistent: Annotated[
+        bool | None,
+        Meta(
+            description="Whether messages are stored. It cannot be changed. Default: what the name "
+            "says, else true."
+        ),
+    ] = None
+    partitions: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=PARTITIONS_MAX,
+            description="How many partitions; 0: the topic is not partitioned. It can only grow, "
+            "and not from 0. Default: 0.",
+        ),
+    ] = 0
+    properties: Properties = {}
+    schema: Annotated[
+        TopicSchema | None,
+        Meta(
+            description="The schema that the topic is given, as a new version if it has another. "
+            "Absent: producers bring theirs."
+        ),
+    ] = None
+    policies: Annotated[
+        dict[str, Any],
+        Meta(
+            description="What the topic may and must, see docs/policies.md. A policy that is "
+            "absent is as the namespace says.",
+            extra={POLICIES_LEVEL: "topic"},
+        ),
+    ] = {}
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        *Placed.rules,
+        Cel(
+            "has(self.namespaceRef) != (has(self.name) && self.name.contains('/'))",
+            "say the namespace once: name: persistent://shop/orders/created, or namespaceRef with "
+            "name: created",
+            ".name",
+        ),
+        Cel(
+            "!has(self.persistent) || !has(self.name) || !self.name.contains('://') || "
+            "self.persistent == self.name.startsWith('persistent://')",
+            "persistent says otherwise than name: leave it out",
+            ".persistent",
+        ),
+        Cel(
+            "self.?partitions.orValue(0) >= oldSelf.?partitions.orValue(0)",
+            "partitions can only grow: keys and order would be lost, and messages with them",
+            ".partitions",
+        ),
+        Cel(
+            "oldSelf.?partitions.orValue(0) != 0 || self.?partitions.orValue(0) == 0",
+            "a topic without partitions cannot be given any: its messages would be in none; make "
+            "a new topic",
+            ".partitions",
+        ),
+        _constant("name", "name cannot be changed"),
+        _constant("namespaceRef", "namespaceRef cannot be changed"),
+        _constant("persistent", "persistent cannot be changed"),
+    )
+
+
+class SubscriptionSpec(Placed, frozen=True, kw_only=True):
+    """The wanted state of a durable subscription."""
+
+    topic: Annotated[
+        Annotated[
+            str,
+            Meta(pattern=r"^((non-)?persistent://)?[-=:.\w]+/[-=:.\w]+/[^/\s]+$", max_length=2_048),
+        ]
+        | None,
+        Meta(
+            description="The topic in full, unless topicRef names it. It cannot be changed.",
+            examples=["persistent://shop/orders/created"],
+        ),
+    ] = None
+    topic_ref: Annotated[
+        LocalRef | None, Meta(description="The Topic resource. It cannot be changed.")
+    ] = None
+    name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1_024)] | None,
+        Meta(description="The subscription's name. It cannot be changed. Default: metadata.name."),
+    ] = None
+    initial_position: Annotated[
+        Literal["Earliest", "Latest"],
+        Meta(
+            description="Where a subscription that is created begins. Earliest: at the oldest "
+            "message that is kept. Latest: after the newest. It cannot be changed. Default: Latest."
+        ),
+    ] = "Latest"
+    properties: Properties = {}
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        *Placed.rules,
+        Cel(
+            "has(self.topic) != has(self.topicRef)",
+            "say the topic once: topic: persistent://shop/orders/created, or topicRef",
+            ".topic",
+        ),
+        _constant("topic", "topic cannot be changed"),
+        _constant("topicRef", "topicRef cannot be changed"),
+        _constant("name", "name cannot be changed"),
+        Cel(
+            "self.?initialPosition.orValue('Latest') == oldSelf.?initialPosition.orValue('Latest')",
+            "initialPosition cannot be changed: it says where the subscription began; reset the "
+            "cursor instead",
+            ".initialPosition",
+        ),
+    )
+
+
+class Backlog(Model, frozen=True, kw_only=True):
+    """What is not read yet."""
+
+    messages: Annotated[int, Meta(description="Messages that are not acknowledged.")] = 0
+    bytes: Annotated[int, Meta(description="Their size.")] = 0
+    oldest_age_seconds: Annotated[
+        int, Meta(description="The age of the oldest of them; 0: there is none.")
+    ] = 0
+
+
+class PlacedStatus(Status, frozen=True, kw_only=True):
+    """What the status of all four has."""
+
+    resolved_name: Annotated[
+        ShortText, Meta(description="The full name that the resource stands for.")
+    ] = ""
+    cluster: Annotated[
+        ShortText, Meta(description="The MagnetarCluster, or the address, that it is in.")
+    ] = ""
+    admin_url: Annotated[ShortText, Meta(description="The admin REST that was used.")] = ""
+    applied: Annotated[
+        dict[str, Any] | None,
+        Meta(
+            description="What the operator set last, by field: what is absent in spec and present "
+            "here is removed from the cluster."
+        ),
+    ] = None
+
+
+class TenantStatus(PlacedStatus, frozen=True, kw_only=True):
+    """The seen state of a tenant."""
+
+    namespaces: Annotated[int, Meta(description="How many namespaces it has.")] = 0
+
+
+class NamespaceStatus(PlacedStatus, frozen=True, kw_only=True):
+    """The seen state of a namespace."""
+
+    topics: Annotated[int, Meta(description="How many topics it has, each partition counted.")] = 0
+    bundles: Annotated[int, Meta(description="How many bundles it has now.")] = 0
+    backlog: Annotated[Backlog | None, Meta(description="Of all its topics together.")] = None
+
+
+class TopicStatus(PlacedStatus, frozen=True, kw_only=True):
+    """The seen state of a topic."""
+
+    partitions: Annotated[int, Meta(description="How many partitions it has.")] = 0
+    brokers: Annotated[
+        list[ShortText],
+        Meta(description="The brokers that own it or its partitions.", max_length=1_000),
+    ] = []
+    subscriptions: Annotated[int, Meta(description="How many subscriptions it has.")] = 0
+    producers: Annotated[int, Meta(description="How many producers are connected.")] = 0
+    storage_bytes: Annotated[int, Meta(description="What its messages take, one copy each.")] = 0
+    backlog: Annotated[
+        Backlog | None, Meta(description="The largest backlog of a subscription.")
+    ] = None
+    schema_version: Annotated[
+        int | None, Meta(description="The version of the schema that it was given.")
+    ] = None
+
+
+class SubscriptionStatus(PlacedStatus, frozen=True, kw_only=True):
+    """The seen state of a subscription."""
+
+    type: Annotated[
+        ShortText, Meta(description="Its type while consumers are connected: Shared, …")
+    ] = ""
+    consumers: Annotated[int, Meta(description="How many consumers are connected.")] = 0
+    backlog: Annotated[Backlog | None, Meta(description="What it has not read yet.")] = None

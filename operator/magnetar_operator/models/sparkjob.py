@@ -1,0 +1,205 @@
+"""SparkJob: offload, compaction and backlog analytics with Spark, once or by schedule."""
+# ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
+
+from magnetar_operator.models.base import (
+    Cel,
+    ClusterRef,
+    Duration,
+    LocalRef,
+    Model,
+    Quantity,
+    Raw,
+    ShortText,
+    Status,
+)
+
+CRON_FIELD = r"[-*/,0-9A-Za-z]+"
+
+
+class Selection(Model, frozen=True, kw_only=True):
+    """Which topics: the union of what is named."""
+
+    namespaces: Annotated[
+        list[Annotated[str, Meta(pattern=r"^[-=:.\w]+/[-=:.\w]+$", max_length=1_024)]],
+        Meta(description="All topics of these, each TENANT/NAME.", max_length=256),
+    ] = []
+    topics: Annotated[
+        list[ShortText],
+        Meta(description="Topics in full, such as persistent://shop/orders/created.",
+             max_length=1_000),
+    ] = []  # fmt: skip
+
+
+class Process(Model, frozen=True, kw_only=True):
+    """A driver or an executor."""
+
+    cores: Annotated[int, Meta(ge=1, le=256, description="Its cores.")] = 1
+    memory: Annotated[Quantity, Meta(description="Its memory.")] = "1Gi"
+    node_selector: Annotated[
+        dict[str, str], Meta(description="Labels that its node must have.", max_length=64)
+    ] = {}
+    tolerations: Annotated[
+        list[Raw], Meta(description="As a Pod's spec.tolerations.", max_length=64)
+    ] = []
+
+
+class Executors(Process, frozen=True, kw_only=True):
+    """The executors."""
+
+    instances: Annotated[int, Meta(ge=1, le=1_000, description="How many executors.")] = 2
+
+
+class Retries(Model, frozen=True, kw_only=True):
+    """What happens after a failure."""
+
+    backoff_limit: Annotated[
+        int, Meta(ge=0, le=100, description="How often a run that failed is tried again.")
+    ] = 2
+    pause: Annotated[
+        Duration, Meta(description="The first pause before that; it doubles each time.")
+    ] = "30s"
+
+
+class SparkJobSpec(Model, frozen=True, kw_only=True):
+    """What is to be run, on what, and when."""
+
+    cluster_ref: Annotated[
+        ClusterRef | None,
+        Meta(
+            description="The MagnetarCluster it works on. Default: the only one of this Kubernetes "
+            "namespace."
+        ),
+    ] = None
+    type: Annotated[
+        Literal["Offload", "Compact", "Backlog"],
+        Meta(
+            description="Offload: moves closed ledgers to object storage. Compact: keeps the last "
+            "message of each key. Backlog: reports what is not read, by whom and since when. It "
+            "cannot be changed."
+        ),
+    ]
+    selection: Annotated[
+        Selection, Meta(description="Which topics; nothing named: all of the cluster.")
+    ] = Selection()
+    schedule: Annotated[
+        Annotated[
+            str,
+            Meta(pattern=rf"^(@(hourly|daily|weekly|monthly)|{CRON_FIELD}( +{CRON_FIELD}){{4}})$",
+                 max_length=256),
+        ]
+        | None,
+        Meta(
+            description="When it runs, in the five fields of cron (minute hour day month weekday), "
+            "UTC unless timeZone says otherwise. Absent: once, at once.",
+            examples=["0 3 * * *", "@hourly"],
+        ),
+    ] = None  # fmt: skip
+    time_zone: Annotated[
+        Annotated[str, Meta(max_length=64)] | None,
+        Meta(description="The time zone of schedule, such as Europe/Berlin."),
+    ] = None
+    suspend: Annotated[
+        bool, Meta(description="While true, no run is started; those under way go on.")
+    ] = False
+    concurrency_policy: Annotated[
+        Literal["Forbid", "Replace", "Allow"],
+        Meta(
+            description="What happens when a run is due while one is under way. Forbid: it is left "
+            "out. Replace: the running one is stopped. Allow: both run."
+        ),
+    ] = "Forbid"
+    image: Annotated[
+        Annotated[str, Meta(max_length=1_024)] | None,
+        Meta(description="The image with Spark. Default: the one the operator was built with."),
+    ] = None
+    image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"],
+        Meta(description="When nodes pull the image."),
+    ] = "IfNotPresent"
+    image_pull_secrets: Annotated[
+        list[LocalRef], Meta(description="Secrets to pull images with.", max_length=16)
+    ] = []
+    service_account_name: Annotated[
+        Annotated[str, Meta(max_length=253)] | None,
+        Meta(
+            description="The ServiceAccount of the driver, which makes the executors' pods. "
+            "Default: one that the operator makes."
+        ),
+    ] = None
+    driver: Annotated[Process, Meta(description="The driver.")] = Process()
+    executor: Annotated[Executors, Meta(description="The executors.")] = Executors()
+    options: Annotated[
+        dict[str, int | Annotated[str, Meta(max_length=4_096)]],
+        Meta(description="Options of the job, such as the bucket to move to.", max_length=256),
+    ] = {}
+    spark_conf: Annotated[
+        dict[str, int | Annotated[str, Meta(max_length=4_096)]],
+        Meta(description="Spark's own settings, spark.….", max_length=256),
+    ] = {}
+    credentials: Annotated[
+        LocalRef | None,
+        Meta(description="A Secret whose keys become environment variables of the pods."),
+    ] = None
+    retries: Annotated[Retries, Meta(description="What happens after a failure.")] = Retries()
+    timeout: Annotated[
+        Duration, Meta(description="How long a run may take before it is stopped.")
+    ] = "1h"
+    history_limit: Annotated[
+        int, Meta(ge=0, le=100, description="How many finished runs are kept.")
+    ] = 5
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel("self.type == oldSelf.type", "type cannot be changed: make a new SparkJob", ".type"),
+        Cel(
+            "has(self.schedule) == has(oldSelf.schedule)",
+            "a job that runs once cannot become one with a schedule, nor the reverse: make a new "
+            "SparkJob",
+            ".schedule",
+        ),
+        Cel(
+            "!has(self.timeZone) || has(self.schedule)",
+            "timeZone is for a schedule: a job that runs once runs at once",
+            ".timeZone",
+        ),
+    )
+
+
+class Run(Model, frozen=True, kw_only=True):
+    """One run."""
+
+    name: Annotated[ShortText, Meta(description="The name of its driver's pod.")]
+    state: Annotated[
+        Literal["Starting", "Running", "Succeeded", "Failed", "Stopped"],
+        Meta(description="How it stands."),
+    ] = "Starting"
+    attempt: Annotated[int, Meta(description="Which try it is, from 1.")] = 1
+    started_at: Annotated[str | None, Meta(description="When it began, RFC 3339.")] = None
+    ended_at: Annotated[str | None, Meta(description="When it ended, RFC 3339.")] = None
+    message: Annotated[ShortText, Meta(description="What came out, or why it failed.")] = ""
+    result: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Figures that the job reported: topics, ledgers, bytes."),
+    ] = None
+
+
+class SparkJobStatus(Status, frozen=True, kw_only=True):
+    """The seen state of a job."""
+
+    phase: Annotated[
+        Literal["", "Scheduled", "Running", "Succeeded", "Failed", "Suspended"],
+        Meta(description="The state in one word."),
+    ] = ""
+    last_run_at: Annotated[str | None, Meta(description="When the last run began, RFC 3339.")] = (
+        None
+    )
+    next_run_at: Annotated[str | None, Meta(description="When the next run is due, RFC 3339.")] = (
+        None
+    )
+    active: Annotated[int, Meta(description="How many runs are under way.")] = 0
+    runs: Annotated[
+        list[Run], Meta(description="The last runs, the newest first.", max_length=100)
+    ] = []
