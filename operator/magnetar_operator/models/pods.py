@@ -20,6 +20,16 @@ from magnetar_operator.models.base import (
 )
 
 
+Config = Annotated[
+    dict[str, int | Annotated[str, Meta(max_length=4_096)]],
+    Meta(
+        description="Settings by name: Pulsar's key of broker.conf (managedLedgerDefaultAckQuorum) "
+        "or ours (ack_quorum), see docs/configuration.md. Quote true and false, as in a ConfigMap.",
+        max_length=256,
+    ),
+]
+
+
 class Resources(Model, frozen=True, kw_only=True):
     """Requests and limits, as in a container."""
 

@@ -1,0 +1,155 @@
+"""The parts of `MagnetarCluster.spec` beside brokers and bookies: etcd, recovery, metrics, network.
+
+How pods are replaced is here too.
+"""
+# ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from magnetar_operator.models.base import Cel, Duration, LocalRef, Model, Raw
+from magnetar_operator.models.pods import Config, Pods, Resources, Storage
+
+
+class ExternalEtcd(Model, frozen=True, kw_only=True):
+    """An etcd that somebody else runs."""
+
+    endpoints: Annotated[
+        list[Annotated[str, Meta(pattern=r"^(https?://)?[^\s/]+:[0-9]+$", max_length=512)]],
+        Meta(
+            description="Its addresses.",
+            min_length=1,
+            max_length=16,
+            examples=[["http://etcd-0.etcd:2379"]],
+        ),
+    ]
+    tls: Annotated[
+        LocalRef | None,
+        Meta(
+            description="A Secret with ca.crt, tls.crt and tls.key. Kept for a later version: it "
+            "is not used yet."
+        ),
+    ] = None
+    auth: Annotated[
+        LocalRef | None,
+        Meta(
+            description="A Secret with username and password. Kept for a later version: it is "
+            "not used yet."
+        ),
+    ] = None
+
+
+class Etcd(Pods, frozen=True, kw_only=True):
+    """The metadata store: a StatefulSet of the operator's, or an external one."""
+
+    replicas: Annotated[
+        Literal[1, 3],
+        Meta(
+            description="How many members: 3 survive the loss of one, 1 is for tests. It cannot "
+            "be changed."
+        ),
+    ] = 3
+    image: Annotated[
+        Annotated[str, Meta(max_length=1_024)] | None,
+        Meta(description="Its image. Default: the one the operator was built with."),
+    ] = None
+    storage: Annotated[Storage, Meta(description="The volume of each member.")] = Storage()
+    external: Annotated[
+        ExternalEtcd | None,
+        Meta(description="An etcd that somebody else runs; nothing else may be set beside it."),
+    ] = None
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!has(self.external) || !(has(self.replicas) || has(self.image) || "
+            "has(self.storage) || has(self.resources))",
+            "external excludes replicas, image, storage and resources: either the operator runs "
+            "etcd, or somebody else does",
+            ".external",
+        ),
+    )
+
+
+class Autorecovery(Model, frozen=True, kw_only=True):
+    """Who makes lost copies anew."""
+
+    mode: Annotated[
+        Literal["InBookies", "Separate"],
+        Meta(
+            description="InBookies: the bookies do it themselves. Separate: pods of their own do, "
+            "and bookies do nothing else than serve."
+        ),
+    ] = "InBookies"
+    replicas: Annotated[
+        int, Meta(ge=1, le=100, description="How many pods, where they are separate.")
+    ] = 1
+    resources: Annotated[
+        Resources, Meta(description="CPU and memory of each, where they are separate.")
+    ] = Resources()
+    config: Config = {}
+
+
+class Metrics(Model, frozen=True, kw_only=True):
+    """What Prometheus' operator is told."""
+
+    service_monitor: Annotated[
+        Literal["Auto", "Always", "Never"],
+        Meta(
+            description="Whether ServiceMonitors are made. Auto: where their CRD is installed. "
+            "Always: a missing CRD makes the cluster not Ready."
+        ),
+    ] = "Auto"
+    labels: Annotated[
+        dict[str, str],
+        Meta(
+            description="Labels that the ServiceMonitors get, such as the release that your "
+            "Prometheus selects by.",
+            max_length=64,
+        ),
+    ] = {}
+    interval: Annotated[Duration, Meta(description="How often metrics are read.")] = "30s"
+
+
+class NetworkPolicies(Model, frozen=True, kw_only=True):
+    """Who may connect to what."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether NetworkPolicies let only brokers and bookies reach bookies and "
+            "etcd."
+        ),
+    ] = True
+    clients: Annotated[
+        list[Raw],
+        Meta(
+            description="Who may reach brokers, as the `from` of a NetworkPolicy's ingress rule. "
+            "Default: everybody.",
+            max_length=64,
+        ),
+    ] = []
+
+
+class Upgrade(Model, frozen=True, kw_only=True):
+    """How pods are replaced when image or settings change."""
+
+    strategy: Annotated[
+        Literal["Rolling", "Manual"],
+        Meta(
+            description="Rolling: one pod after the other, bookies first, with all ledgers healthy "
+            "in between. Manual: a pod gets the new form when somebody deletes it."
+        ),
+    ] = "Rolling"
+    max_unavailable: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="How many brokers are replaced at the same time. Bookies and etcd members "
+            "go one by one.",
+        ),
+    ] = 1
+    pause_between: Annotated[
+        Duration, Meta(description="How long to wait after one pod is ready until the next.")
+    ] = "10s"
