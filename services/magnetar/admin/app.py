@@ -24,6 +24,7 @@ from magnetar.admin.routers import (  # noqa: E402
     broker_stats,
     brokers,
     clusters,
+    drain,
     health,
     lookup,
     messages,
@@ -59,6 +60,7 @@ ROUTERS: Final = (
     lookup.router,
     metrics.router,
     health.router,
+    drain.router,
 )
 
 DESCRIPTIONS: Final = tuple(each for router in ROUTERS for each in router.descriptions)
