@@ -1,0 +1,75 @@
+"""The kinds of Kubernetes objects that the operator touches, and the paths they have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind, as requests name it."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core one."""
+        return self.api_version.rpartition("/")[0]
+
+    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
+        """Of all objects (of a namespace, where one is given), or of one."""
+        parts = ["/apis" if self.group else "/api", self.api_version]
+        if self.namespaced and namespace is not None:
+            parts += ["namespaces", namespace]
+        elif self.namespaced and name:
+            raise ValueError(f"{self.kind} {name} is asked for without its namespace")
+        parts.append(self.plural)
+        return "/".join([*parts, *filter(None, (name, subresource))])
+
+
+CLUSTER: Final = Kind("magnetar.io/v1alpha1", "MagnetarCluster", "magnetarclusters")
+TENANT: Final = Kind("magnetar.io/v1alpha1", "Tenant", "tenants")
+NAMESPACE: Final = Kind("magnetar.io/v1alpha1", "Namespace", "namespaces")
+TOPIC: Final = Kind("magnetar.io/v1alpha1", "Topic", "topics")
+SUBSCRIPTION: Final = Kind("magnetar.io/v1alpha1", "Subscription", "subscriptions")
+SPARK_JOB: Final = Kind("magnetar.io/v1alpha1", "SparkJob", "sparkjobs")
+
+STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
+DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
+SERVICE: Final = Kind("v1", "Service", "services")
+SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
+CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
+POD: Final = Kind("v1", "Pod", "pods")
+NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
+PVC: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+PDB: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+HPA: Final = Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+SERVICE_MONITOR: Final = Kind("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors")
+EVENT: Final = Kind("events.k8s.io/v1", "Event", "events")
+LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
+CRD: Final = Kind(
+    "apiextensions.k8s.io/v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    namespaced=False,
+)
+
+KINDS: Final[Mapping[tuple[str, str], Kind]] = {
+    (one.api_version, one.kind): one for one in list(globals().values()) if isinstance(one, Kind)
+}
+
+
+def kind_of(manifest: Mapping[str, Any]) -> Kind:
+    """The kind of an object; raises ValueError for one that the operator does not know."""
+    key = (str(manifest.get("apiVersion", "")), str(manifest.get("kind", "")))
+    found = KINDS.get(key)
+    if found is None:
+        raise ValueError(f"the operator knows no kind {key[1]!r} of {key[0]!r}")
+    return found
