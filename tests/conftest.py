@@ -1,0 +1,69 @@
+"""What tests of all folders share: a Kubernetes, where KUBECONFIG names one.
+
+Tests marked `kube` need an API server, those marked `kube_node` one that also runs containers. They
+are deselected, and the run's header says so, where KUBECONFIG is not set, and `kube_node` where no
+node runs containers. Where KUBECONFIG is set and nothing answers there, they run and fail.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from kubernetes import client
+from tests.support.kube import (
+    Tool,
+    apply_crds,
+    capabilities,
+    connected,
+    delete_namespace,
+    fresh_namespace,
+    tool,
+)
+
+
+def pytest_report_header() -> str:
+    return f"kubernetes: {capabilities().text}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    can = capabilities()
+    missing = set()
+    if not can.has_api:
+        missing.add("kube")
+    if not can.runs_containers:
+        missing.add("kube_node")
+    left_out = [item for item in items if missing & {mark.name for mark in item.iter_markers()}]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.fixture(scope="session")
+def kube_api() -> Iterator[client.ApiClient]:
+    """A client of the API server."""
+    with connected() as api:
+        yield api
+
+
+@pytest.fixture
+def kube_namespace(kube_api: client.ApiClient) -> Iterator[str]:
+    """The name of a namespace of this test's own; its end is asked for and not waited for."""
+    name = fresh_namespace(kube_api)
+    yield name
+    delete_namespace(kube_api, name)
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> Tool:
+    """`kubectl("get", "pods")`; `.within(namespace)`, `.json(…)`, `.apply(manifest)`, `.run(…)`."""
+    return tool("kubectl")
+
+
+@pytest.fixture(scope="session")
+def helm() -> Tool:
+    return tool("helm")
+
+
+@pytest.fixture(scope="session")
+def crds(kubectl: Tool) -> list[str]:
+    """The CRDs of crds/, served by the cluster; their names."""
+    return apply_crds(kubectl)
