@@ -42,6 +42,16 @@ class Cel:
         return "oldSelf" in self.rule
 
 
+def constant(field: str, message: str) -> Cel:
+    """The field, or its absence, stays as it was made."""
+    return Cel(
+        f"has(self.{field}) == has(oldSelf.{field}) && "
+        f"(!has(self.{field}) || self.{field} == oldSelf.{field})",
+        message,
+        f".{field}",
+    )
+
+
 class Model(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A part of a manifest."""
 

@@ -18,6 +18,7 @@ from magnetar_operator.models.base import (
     Model,
     Raw,
     Url,
+    constant,
 )
 from magnetar_operator.models.cluster_parts import (
     Autorecovery,
@@ -172,7 +173,10 @@ class Bookie(Pods, frozen=True, kw_only=True):
     quorums: Annotated[
         Quorums, Meta(description="The copies of each entry, unless a policy says otherwise.")
     ] = Quorums()
-    storage: Annotated[Storage, Meta(description="The volume of each bookie.")] = Storage()
+    storage: Annotated[
+        Storage,
+        Meta(description="The volume of each bookie.", extra={SERVER_DEFAULT: True}),
+    ] = Storage()
     config: Config = {}
     scale_up: Annotated[DiskScaleUp, Meta(description="Bookies added when disks fill up.")] = (
         DiskScaleUp()
@@ -192,12 +196,6 @@ class Bookie(Pods, frozen=True, kw_only=True):
             "quorums.ensemble (default 2) must not be more than replicas (default 3): a ledger "
             "needs so many bookies",
             ".replicas",
-        ),
-        Cel(
-            "quantity(self.?storage.?size.orValue('10Gi'))"
-            ".compareTo(quantity(oldSelf.?storage.?size.orValue('10Gi'))) >= 0",
-            "storage.size must not become smaller (default 10Gi): volumes cannot shrink",
-            ".storage",
         ),
     )
 
@@ -269,10 +267,10 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     ] = Upgrade()
 
     rules: ClassVar[tuple[Cel, ...]] = (
+        constant("clusterName", "clusterName cannot be changed: ledgers and clients know it"),
         Cel(
-            "has(self.etcd) && has(self.etcd.external) == (has(oldSelf.etcd) && "
-            "has(oldSelf.etcd.external)) || !has(self.etcd) && !(has(oldSelf.etcd) && "
-            "has(oldSelf.etcd.external))",
+            "(has(self.etcd) && has(self.etcd.external)) == "
+            "(has(oldSelf.etcd) && has(oldSelf.etcd.external))",
             "etcd cannot change between external and the operator's own: the cluster would lose "
             "its metadata; make a new cluster",
             ".etcd",
@@ -283,9 +281,16 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
             ".etcd",
         ),
         Cel(
-            "quantity(self.?etcd.?storage.?size.orValue('10Gi'))"
-            ".compareTo(quantity(oldSelf.?etcd.?storage.?size.orValue('10Gi'))) >= 0",
-            "etcd.storage.size must not become smaller (default 10Gi): volumes cannot shrink",
+            "has(self.etcd) && has(self.etcd.storage) || "
+            "!(has(oldSelf.etcd) && has(oldSelf.etcd.storage))",
+            "etcd.storage cannot be taken away once it was given: volumes cannot shrink",
+            ".etcd",
+        ),
+        Cel(
+            "has(oldSelf.etcd) && has(oldSelf.etcd.storage) || "
+            "!(has(self.etcd) && has(self.etcd.storage)) || "
+            "quantity(self.etcd.storage.size).compareTo(quantity('10Gi')) >= 0",
+            "etcd.storage.size must not be less than 10Gi, which it has: volumes cannot shrink",
             ".etcd",
         ),
     )

@@ -4,10 +4,10 @@ Short names begin with `m`, so that neither Kubernetes' own (`ns`) nor those of 
 operator (`ptenant`, `pns`, `ptopic`, `psub…`) are taken.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from magnetar_operator.models.base import Model
+from magnetar_operator.models.base import Cel, Model
 from magnetar_operator.models.cluster import ClusterSpec
 from magnetar_operator.models.cluster_status import ClusterStatus
 from magnetar_operator.models.resources import (
@@ -54,8 +54,9 @@ class Kind:
     spec: type[Model]
     status: type[Model]
     columns: tuple[Column, ...]
-    spec_required: bool = True
-    scale: Scale | None = field(default=None)
+    scale: Scale | None = None
+    rules: tuple[Cel, ...] = ()
+    """Of the whole object, which see metadata.name."""
 
     @property
     def singular(self) -> str:

@@ -4,12 +4,14 @@ Where Kubernetes' own API is meant (affinity, tolerations, …) its form is take
 """
 # ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
 from magnetar_operator.models.base import (
     LIST_KEYS,
+    SERVER_DEFAULT,
+    Cel,
     Duration,
     Model,
     ObjectName,
@@ -17,8 +19,10 @@ from magnetar_operator.models.base import (
     Raw,
     ShortText,
     StorageSize,
+    constant,
 )
 
+STORAGE_DEFAULT: Final = "10Gi"
 
 Config = Annotated[
     dict[str, int | Annotated[str, Meta(max_length=4_096)]],
@@ -54,15 +58,31 @@ class EnvVar(Model, frozen=True, kw_only=True):
 
 
 class Storage(Model, frozen=True, kw_only=True):
-    """A volume for each pod."""
+    """A volume for each pod. Its size is stored, so that no other default ever shrinks it."""
 
-    size: Annotated[StorageSize, Meta(description="Its size. It may grow, and never shrinks.")] = (
-        "10Gi"
-    )
+    size: Annotated[
+        StorageSize,
+        constant,
+        Meta(description="Its size. It may grow, and never shrinks.", extra={SERVER_DEFAULT: True}),
+    ] = STORAGE_DEFAULT
     storage_class_name: Annotated[
         ObjectName | None,
-        Meta(description="Its StorageClass. Default: the cluster's default class."),
+        Meta(
+            description="Its StorageClass. It cannot be changed. Default: the cluster's default "
+            "class."
+        ),
     ] = None
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "quantity(self.size).compareTo(quantity(oldSelf.size)) >= 0",
+            "size must not become smaller: volumes cannot shrink",
+            ".size",
+        ),
+        constant(
+            "storageClassName", "storageClassName cannot be changed: volumes stay where they are"
+        ),
+    )
 
 
 class Pdb(Model, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from magnetar_operator.models.base import (
     ShortText,
     Status,
     Url,
+    constant,
 )
 
 PARTITIONS_MAX: Final = 100_000
@@ -38,16 +39,6 @@ Properties = Annotated[
     dict[str, Annotated[str, Meta(max_length=4_096)]],
     Meta(description="Texts of your own that are kept with it.", max_length=256),
 ]
-
-
-def _constant(field: str, message: str) -> Cel:
-    """The field, or its absence, stays as it was made."""
-    return Cel(
-        f"has(self.{field}) == has(oldSelf.{field}) && "
-        f"(!has(self.{field}) || self.{field} == oldSelf.{field})",
-        message,
-        f".{field}",
-    )
 
 
 class Placed(Model, frozen=True, kw_only=True):
@@ -104,7 +95,7 @@ class TenantSpec(Placed, frozen=True, kw_only=True):
         ),
     ] = []
 
-    rules: ClassVar[tuple[Cel, ...]] = (*Placed.rules, _constant("name", "name cannot be changed"))
+    rules: ClassVar[tuple[Cel, ...]] = (*Placed.rules, constant("name", "name cannot be changed"))
 
 
 class NamespaceSpec(Placed, frozen=True, kw_only=True):
@@ -146,9 +137,9 @@ class NamespaceSpec(Placed, frozen=True, kw_only=True):
             "say the tenant once: tenant: shop, or name: shop/orders",
             ".tenant",
         ),
-        _constant("tenant", "tenant cannot be changed"),
-        _constant("name", "name cannot be changed"),
-        _constant("bundles", "bundles cannot be changed: brokers split bundles by load"),
+        constant("tenant", "tenant cannot be changed"),
+        constant("name", "name cannot be changed"),
+        constant("bundles", "bundles cannot be changed: brokers split bundles by load"),
     )
 
 
@@ -253,9 +244,9 @@ class TopicSpec(Placed, frozen=True, kw_only=True):
             "a new topic",
             ".partitions",
         ),
-        _constant("name", "name cannot be changed"),
-        _constant("namespaceRef", "namespaceRef cannot be changed"),
-        _constant("persistent", "persistent cannot be changed"),
+        constant("name", "name cannot be changed"),
+        constant("namespaceRef", "namespaceRef cannot be changed"),
+        constant("persistent", "persistent cannot be changed"),
     )
 
 
@@ -296,11 +287,12 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
             "say the topic once: topic: persistent://shop/orders/created, or topicRef",
             ".topic",
         ),
-        _constant("topic", "topic cannot be changed"),
-        _constant("topicRef", "topicRef cannot be changed"),
-        _constant("name", "name cannot be changed"),
+        constant("topic", "topic cannot be changed"),
+        constant("topicRef", "topicRef cannot be changed"),
+        constant("name", "name cannot be changed"),
         Cel(
-            "self.?initialPosition.orValue('Latest') == oldSelf.?initialPosition.orValue('Latest')",
+            "(has(self.initialPosition) && self.initialPosition == 'Earliest') == "
+            "(has(oldSelf.initialPosition) && oldSelf.initialPosition == 'Earliest')",
             "initialPosition cannot be changed: it says where the subscription began; reset the "
             "cursor instead",
             ".initialPosition",

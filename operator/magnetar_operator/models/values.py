@@ -42,6 +42,18 @@ UNITS_MS: Final = MappingProxyType(
 UNITS_BYTES: Final = MappingProxyType(
     {Unit.BYTES: 1, Unit.BYTES_PER_SECOND: 1, Unit.MEBIBYTES: 1_048_576}
 )
+UNIT_WORDS: Final = MappingProxyType(
+    {
+        Unit.SECONDS: "seconds",
+        Unit.MINUTES: "minutes",
+        Unit.MILLISECONDS: "milliseconds",
+        Unit.BYTES: "bytes",
+        Unit.MEBIBYTES: "MiB",
+        Unit.MESSAGES: "messages",
+        Unit.MESSAGES_PER_SECOND: "messages per second",
+        Unit.BYTES_PER_SECOND: "bytes per second",
+    }
+)
 _WRITTEN: Final = re.compile(r"(-1|0|[1-9][0-9]{0,18})|(0|[1-9][0-9]{0,18})([a-zA-Z]{1,2})")
 
 
@@ -90,7 +102,7 @@ def _parse(value: object, unit: Unit, where: str, what: str) -> int:
         return value
     written = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
     if written is None:
-        raise PolicyInvalid(where, f"must be {what}, or a number of {unit.value}: {value!r}")
+        raise PolicyInvalid(where, f"must be {what}, or a number of {UNIT_WORDS[unit]}: {value!r}")
     bare, digits, suffix = written.groups()
     if bare is not None:
         return int(bare)
@@ -104,7 +116,7 @@ def _parse(value: object, unit: Unit, where: str, what: str) -> int:
         shown = format_duration if unit.is_duration else format_size
         raise PolicyInvalid(
             where,
-            f"{value} is no whole number of {unit.value}; the nearest are "
+            f"{value} is no whole number of {UNIT_WORDS[unit]}; the nearest are "
             f"{shown(count, unit)} and {shown(count + 1, unit)}",
         )
     return count
@@ -188,7 +200,7 @@ def _integer(kind: Integer, value: object, where: str) -> int:
     except PolicyInvalid as error:
         if not kind.unit.value:
             raise
-        raise PolicyInvalid(where, f"{error.text} (in {kind.unit.value})") from None
+        raise PolicyInvalid(where, f"{error.text} (in {UNIT_WORDS[kind.unit]})") from None
 
 
 def _from_rest(kind: Type, value: object) -> Any:
