@@ -127,6 +127,11 @@ docs: $(RUN_STAMP) ## docs/configuration.md, from the settings
 	@$(call took,docs/configuration.md)
 	$(BIN)/magnetar config markdown > docs/configuration.md
 
+.PHONY: crds
+crds: $(RUN_STAMP) ## crds/*.yaml and docs/crds.md, from the operator's models and the policies
+	@$(call took,crds/*.yaml$(comma) docs/crds.md)
+	$(BIN)/python -m magnetar_operator.models.crdgen
+
 .PHONY: lock
 lock: $(RUN_STAMP) ## uv.lock, from pyproject.toml (ARGS=--upgrade for newest versions)
 	@$(call took,uv.lock)

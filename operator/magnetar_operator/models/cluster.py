@@ -21,14 +21,17 @@ from magnetar_operator.models.base import (
     constant,
 )
 from magnetar_operator.models.cluster_parts import (
+    MEMBERS_DEFAULT,
     Autorecovery,
     Etcd,
     Metrics,
     NetworkPolicies,
     Upgrade,
 )
-from magnetar_operator.models.pods import Config, Pods, Storage
+from magnetar_operator.models.pods import STORAGE_DEFAULT, Config, Pods, Storage
 
+BROKERS_MIN_DEFAULT: Final = 2
+BROKERS_MAX_DEFAULT: Final = 10
 BOOKIES_DEFAULT: Final = 3
 COPIES_DEFAULT: Final = 2
 
@@ -55,8 +58,12 @@ class Autoscaling(Model, frozen=True, kw_only=True):
             "out of your manifests then."
         ),
     ] = False
-    min_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The fewest brokers.")] = 2
-    max_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The most brokers.")] = 10
+    min_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The fewest brokers.")] = (
+        BROKERS_MIN_DEFAULT
+    )
+    max_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The most brokers.")] = (
+        BROKERS_MAX_DEFAULT
+    )
     target_cpu_percent: Annotated[
         int,
         Meta(ge=1, le=100, description="The CPU use, in percent of the request, to be kept near."),
@@ -74,8 +81,10 @@ class Autoscaling(Model, frozen=True, kw_only=True):
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
-            "self.?minReplicas.orValue(2) <= self.?maxReplicas.orValue(10)",
-            "minReplicas must not be more than maxReplicas (defaults: 2 and 10)",
+            f"self.?minReplicas.orValue({BROKERS_MIN_DEFAULT}) <= "
+            f"self.?maxReplicas.orValue({BROKERS_MAX_DEFAULT})",
+            "minReplicas must not be more than maxReplicas "
+            f"(defaults: {BROKERS_MIN_DEFAULT} and {BROKERS_MAX_DEFAULT})",
             ".minReplicas",
         ),
     )
@@ -125,13 +134,13 @@ class Quorums(Model, frozen=True, kw_only=True):
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
-            "self.?write.orValue(2) <= self.?ensemble.orValue(2)",
-            "write must not be more than ensemble (defaults: 2): each copy has its own bookie",
+            f"self.?write.orValue({COPIES_DEFAULT}) <= self.?ensemble.orValue({COPIES_DEFAULT})",
+            f"write must not be more than ensemble (defaults: {COPIES_DEFAULT}): each copy has its own bookie",
             ".write",
         ),
         Cel(
-            "self.?ack.orValue(2) <= self.?write.orValue(2)",
-            "ack must not be more than write (defaults: 2): a receipt cannot wait for more copies "
+            f"self.?ack.orValue({COPIES_DEFAULT}) <= self.?write.orValue({COPIES_DEFAULT})",
+            f"ack must not be more than write (defaults: {COPIES_DEFAULT}): a receipt cannot wait for more copies "
             "than are written",
             ".ack",
         ),
@@ -192,8 +201,10 @@ class Bookie(Pods, frozen=True, kw_only=True):
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
-            "self.?quorums.?ensemble.orValue(2) <= self.?replicas.orValue(3)",
-            "quorums.ensemble (default 2) must not be more than replicas (default 3): a ledger "
+            f"self.?quorums.?ensemble.orValue({COPIES_DEFAULT}) <= "
+            f"self.?replicas.orValue({BOOKIES_DEFAULT})",
+            f"quorums.ensemble (default {COPIES_DEFAULT}) must not be more than replicas "
+            f"(default {BOOKIES_DEFAULT}): a ledger "
             "needs so many bookies",
             ".replicas",
         ),
@@ -276,8 +287,9 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
             ".etcd",
         ),
         Cel(
-            "self.?etcd.?replicas.orValue(3) == oldSelf.?etcd.?replicas.orValue(3)",
-            "etcd.replicas cannot be changed (default 3): make a new cluster",
+            f"self.?etcd.?replicas.orValue({MEMBERS_DEFAULT}) == "
+            f"oldSelf.?etcd.?replicas.orValue({MEMBERS_DEFAULT})",
+            f"etcd.replicas cannot be changed (default {MEMBERS_DEFAULT}): make a new cluster",
             ".etcd",
         ),
         Cel(
@@ -289,8 +301,8 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
         Cel(
             "has(oldSelf.etcd) && has(oldSelf.etcd.storage) || "
             "!(has(self.etcd) && has(self.etcd.storage)) || "
-            "quantity(self.etcd.storage.size).compareTo(quantity('10Gi')) >= 0",
-            "etcd.storage.size must not be less than 10Gi, which it has: volumes cannot shrink",
+            f"quantity(self.etcd.storage.size).compareTo(quantity('{STORAGE_DEFAULT}')) >= 0",
+            f"etcd.storage.size must not be less than {STORAGE_DEFAULT}, which it has: volumes cannot shrink",
             ".etcd",
         ),
     )

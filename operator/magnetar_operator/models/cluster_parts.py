@@ -4,12 +4,14 @@ How pods are replaced is here too.
 """
 # ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
 from magnetar_operator.models.base import Cel, Duration, LocalRef, Model, Raw
 from magnetar_operator.models.pods import Config, Pods, Resources, Storage
+
+MEMBERS_DEFAULT: Final[Literal[3]] = 3
 
 
 class ExternalEtcd(Model, frozen=True, kw_only=True):
@@ -49,7 +51,7 @@ class Etcd(Pods, frozen=True, kw_only=True):
             description="How many members: 3 survive the loss of one, 1 is for tests. It cannot "
             "be changed."
         ),
-    ] = 3
+    ] = MEMBERS_DEFAULT
     image: Annotated[
         Annotated[str, Meta(max_length=1_024)] | None,
         Meta(description="Its image. Default: the one the operator was built with."),

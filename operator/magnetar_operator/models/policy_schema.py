@@ -5,6 +5,7 @@ the units `values` understands. The range of a number that carries a unit is che
 OpenAPI cannot say it. Rules of records become `x-kubernetes-validations`.
 """
 
+from types import MappingProxyType
 from typing import Any, Final
 
 from magnetar.policies.policy import Level, Policy
@@ -23,6 +24,7 @@ from magnetar.policies.types import (
     Record,
     Text,
     Type,
+    Unit,
 )
 from magnetar_operator.models.values import UNIT_WORDS, format_duration, format_size, suffixes
 
@@ -30,6 +32,14 @@ Schema = dict[str, Any]
 
 WRITTEN_CHARACTERS_MAX: Final = 24
 KEY_CHARACTERS_MAX: Final = 256
+EXAMPLES: Final = MappingProxyType(
+    {
+        Unit.MILLISECONDS: "500ms, 90s or 10m",
+        Unit.SECONDS: "90s, 12h or 7d",
+        Unit.MINUTES: "10m, 12h or 7d",
+    }
+)
+"""Only what the unit can hold."""
 
 
 def of_policies(level: Level) -> Schema:
@@ -161,8 +171,7 @@ def _units(kind: Type) -> list[str]:
     word = UNIT_WORDS[kind.unit]
     if not suffixes(kind.unit):
         return [f"In {word}."]
-    examples = "90s, 12h or 7d" if kind.unit.is_duration else "512Mi or 10Gi"
-    return [f"Written as {examples}, or as a number of {word}."]
+    return [f"Written as {EXAMPLES.get(kind.unit, '512Mi or 10Gi')}, or as a number of {word}."]
 
 
 def _meanings(kind: Type) -> list[str]:

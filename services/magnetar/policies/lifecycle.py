@@ -45,8 +45,8 @@ RETENTION: Final = Policy(
         ),
         rules=(
             Rule(
-                "(string(self.time) in ['0', '0s', '0m', '0h', '0d']) == "
-                "(string(self.size) in ['0', '0Mi', '0Gi', '0Ti'])",
+                "string(self.time).matches('^0[a-zA-Z]*$') == "
+                "string(self.size).matches('^0[a-zA-Z]*$')",
                 "Invalid retention policy: a limit of 0 keeps nothing, whatever the other is; set "
                 "both to 0, or -1 where there is no limit",
                 _both_or_none,
@@ -69,6 +69,7 @@ MESSAGE_TTL: Final = Policy(
     type=Integer(Unit.SECONDS),
     default=0,
     text="Messages older than this are acknowledged for every subscription; 0: never.",
+    broker_setting="message_ttl_s",
     document="message_ttl_in_seconds",
     namespace=Rest("messageTTL"),
     topic=Rest("messageTTL"),
@@ -115,6 +116,7 @@ BACKLOG_QUOTA: Final = Policy(
     ),
     default=None,
     text="Bounds what subscriptions leave unread, by size or by age.",
+    broker_setting="backlog_quota_bytes, backlog_quota_s, backlog_quota_action",
     document="backlog_quota_map",
     namespace=Rest(
         "backlogQuotaMap",
@@ -139,6 +141,7 @@ SUBSCRIPTION_EXPIRATION: Final = Policy(
     type=Integer(Unit.MINUTES),
     default=0,
     text="Subscriptions that nobody used for this long are deleted; 0: never.",
+    broker_setting="subscription_expiration_minutes",
     document="subscription_expiration_time_minutes",
     namespace=Rest("subscriptionExpirationTime"),
     loses_data=True,
@@ -171,7 +174,8 @@ INACTIVE_TOPICS: Final = Policy(
     ),
     default=None,
     text="Deletes topics that nobody uses.",
-    broker_setting="delete_inactive_topics",
+    broker_setting="delete_inactive_topics, delete_inactive_topics_mode, "
+    "delete_inactive_topics_after_s",
     document="inactive_topic_policies",
     namespace=Rest("inactiveTopicPolicies"),
     topic=Rest("inactiveTopicPolicies"),
@@ -264,6 +268,7 @@ OFFLOAD_THRESHOLD: Final = Policy(
     default=-1,
     text="Ledgers beyond this size of a topic are moved to object storage; -1: by hand only.",
     document="offload_threshold",
+    undefined=-1,
     namespace=Rest("offloadThreshold", set_verb="PUT", unset=Unset.VALUE),
 )
 
@@ -274,6 +279,7 @@ OFFLOAD_THRESHOLD_AGE: Final = Policy(
     default=-1,
     text="Ledgers older than this are moved to object storage; -1: by hand only.",
     document="offload_threshold_in_seconds",
+    undefined=-1,
     namespace=Rest("offloadThresholdInSeconds", set_verb="PUT", unset=Unset.VALUE),
 )
 
