@@ -63,9 +63,14 @@ class Model(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tru
         return msgspec.convert(content, cls)
 
     def manifest(self) -> dict[str, Any]:
-        """Plain JSON; fields that have their default are absent."""
+        """Plain JSON; fields that have their default are absent, but for those of a status."""
         built: dict[str, Any] = msgspec.to_builtins(self)
         return built
+
+
+class Seen(Model, frozen=True, kw_only=True, omit_defaults=False):
+    """A part of a status: `manifest` says every field, so that a merge patch of it clears what
+    held before (a field of None is null, which the API server takes away)."""
 
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
@@ -110,7 +115,7 @@ class LocalRef(Model, frozen=True, kw_only=True):
     name: Annotated[ObjectName, Meta(description="The name, in the same Kubernetes namespace.")]
 
 
-class Condition(Model, frozen=True, kw_only=True):
+class Condition(Seen, frozen=True, kw_only=True):
     """One aspect of the state, as in Kubernetes' own kinds."""
 
     type: Annotated[ShortText, Meta(description="Which aspect, such as Ready.")]
@@ -128,7 +133,7 @@ class Condition(Model, frozen=True, kw_only=True):
     ] = 0
 
 
-class PlanStep(Model, frozen=True, kw_only=True):
+class PlanStep(Seen, frozen=True, kw_only=True):
     """One action that would be taken."""
 
     action: Annotated[ShortText, Meta(description="What is done: create, update, delete, drain, …")]
@@ -141,7 +146,7 @@ class PlanStep(Model, frozen=True, kw_only=True):
     topics: Annotated[int, Meta(description="How many topics it concerns.")] = 0
 
 
-class Status(Model, frozen=True, kw_only=True):
+class Status(Seen, frozen=True, kw_only=True):
     """What every kind's status has."""
 
     observed_generation: Annotated[

@@ -135,13 +135,14 @@ class Quorums(Model, frozen=True, kw_only=True):
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
             f"self.?write.orValue({COPIES_DEFAULT}) <= self.?ensemble.orValue({COPIES_DEFAULT})",
-            f"write must not be more than ensemble (defaults: {COPIES_DEFAULT}): each copy has its own bookie",
+            f"write must not be more than ensemble (defaults: {COPIES_DEFAULT}): "
+            "each copy has its own bookie",
             ".write",
         ),
         Cel(
             f"self.?ack.orValue({COPIES_DEFAULT}) <= self.?write.orValue({COPIES_DEFAULT})",
-            f"ack must not be more than write (defaults: {COPIES_DEFAULT}): a receipt cannot wait for more copies "
-            "than are written",
+            f"ack must not be more than write (defaults: {COPIES_DEFAULT}): a receipt "
+            "cannot wait for more copies than are written",
             ".ack",
         ),
     )
@@ -302,7 +303,8 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
             "has(oldSelf.etcd) && has(oldSelf.etcd.storage) || "
             "!(has(self.etcd) && has(self.etcd.storage)) || "
             f"quantity(self.etcd.storage.size).compareTo(quantity('{STORAGE_DEFAULT}')) >= 0",
-            f"etcd.storage.size must not be less than {STORAGE_DEFAULT}, which it has: volumes cannot shrink",
+            f"etcd.storage.size must not be less than {STORAGE_DEFAULT}, which it has: "
+            "volumes cannot shrink",
             ".etcd",
         ),
     )

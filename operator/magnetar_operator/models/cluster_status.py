@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from magnetar_operator.models.base import ITEMS_MAX, Model, PlanStep, ShortText, Status
+from magnetar_operator.models.base import ITEMS_MAX, PlanStep, Seen, ShortText, Status
 
 LEDGERS_NAMED_MAX = 100
 """In status; the number beside it counts all."""
 
 
-class Replicas(Model, frozen=True, kw_only=True):
+class Replicas(Seen, frozen=True, kw_only=True):
     """How many pods of a component."""
 
     ready: Annotated[int, Meta(description="Pods that serve.")] = 0
@@ -20,7 +20,7 @@ class Replicas(Model, frozen=True, kw_only=True):
     summary: Annotated[ShortText, Meta(description="`ready/desired`, for kubectl get.")] = ""
 
 
-class Drain(Model, frozen=True, kw_only=True):
+class Drain(Seen, frozen=True, kw_only=True):
     """The bookie that is being emptied, and how far that is."""
 
     bookie: Annotated[ShortText, Meta(description="The pod of the bookie.")] = ""
@@ -52,7 +52,7 @@ class Drain(Model, frozen=True, kw_only=True):
     ] = []
 
 
-class Recommendation(Model, frozen=True, kw_only=True):
+class Recommendation(Seen, frozen=True, kw_only=True):
     """Something that a person should consider."""
 
     kind: Annotated[ShortText, Meta(description="What about: AddBookie, GrowVolume, …")]

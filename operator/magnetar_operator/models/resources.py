@@ -16,6 +16,7 @@ from magnetar_operator.models.base import (
     EntityName,
     LocalRef,
     Model,
+    Seen,
     ShortText,
     Status,
     Url,
@@ -300,7 +301,7 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
     )
 
 
-class Backlog(Model, frozen=True, kw_only=True):
+class Backlog(Seen, frozen=True, kw_only=True):
     """What is not read yet."""
 
     messages: Annotated[int, Meta(description="Messages that are not acknowledged.")] = 0

@@ -13,6 +13,7 @@ from magnetar_operator.models.base import (
     Model,
     Quantity,
     Raw,
+    Seen,
     ShortText,
     Status,
 )
@@ -168,7 +169,7 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     )
 
 
-class Run(Model, frozen=True, kw_only=True):
+class Run(Seen, frozen=True, kw_only=True):
     """One run."""
 
     name: Annotated[ShortText, Meta(description="The name of its driver's pod.")]
