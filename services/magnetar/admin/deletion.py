@@ -62,6 +62,7 @@ async def delete_partitioned(
         if await service.topics.exists(part):
             await delete_topic(service, part, force=force)
     await service.resources.delete_partitioned(name)
+    await service.policies.documents.forget(name)
     await service.schemas.forget(name)
 
 
@@ -82,6 +83,7 @@ async def delete_namespace(
     for name in topics:
         if await service.topics.exists(name):
             await delete_topic(service, name, force=True)
+    await service.policies.documents.forget_namespace(namespace)
     await service.resources.delete_namespace(namespace)
 
 

@@ -114,7 +114,7 @@ class Resources:
         if await self._store.get(key) is not None:
             raise Conflict("Namespace already exists")
         try:
-            await self._store.transact(
+            revision = await self._store.transact(
                 [
                     Check(_TENANTS + namespace.tenant, tenant.revision),
                     Put(key, _encode(policies), expected=ABSENT),
@@ -122,6 +122,8 @@ class Resources:
             )
         except BadRevision as error:
             raise Conflict("Namespace already exists") from error
+        if self._followed is not None:
+            self._followed.seen(Record(key, _encode(policies), revision))
 
     async def update_policies(
         self, namespace: NamespaceName, change: Callable[[Document], Document]
@@ -157,7 +159,7 @@ class Resources:
 
     async def partitions(self, topic: TopicName) -> int:
         """Partitions of a partitioned topic; 0 where the topic is none."""
-        record = await self._store.get(_partitioned_key(topic))
+        record = await self._store.get(partitioned_key(topic))
         return 0 if record is None else int(_decode(record.value)["partitions"])
 
     async def create_partitioned(
@@ -166,7 +168,7 @@ class Resources:
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise PreconditionFailed("Number of partitions should be between 1 and 100000")
         document = {"partitions": partitions, "properties": properties or {}}
-        await self._create(_partitioned_key(topic), document, "This topic already exists")
+        await self._create(partitioned_key(topic), document, "This topic already exists")
 
     async def grow_partitions(self, topic: TopicName, partitions: int) -> None:
         def grow(document: Document) -> Document:
@@ -178,10 +180,10 @@ class Resources:
 
         if partitions > PARTITIONS_MAX:
             raise PreconditionFailed("Number of partitions should be between 1 and 100000")
-        await self._update(_partitioned_key(topic), grow, f"Partitioned Topic {topic} not found")
+        await self._update(partitioned_key(topic), grow, f"Partitioned Topic {topic} not found")
 
     async def delete_partitioned(self, topic: TopicName) -> None:
-        if not await self._store.delete(_partitioned_key(topic)):
+        if not await self._store.delete(partitioned_key(topic)):
             raise NotFound(f"Partitioned Topic not found: {topic}")
 
     async def partitioned_topics(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
@@ -190,7 +192,7 @@ class Resources:
         return [TopicName.from_encoded(domain, namespace, name) for name in names]
 
     async def partitioned_properties(self, topic: TopicName) -> dict[str, str]:
-        document = await self._get(_partitioned_key(topic), f"Partitioned Topic not found: {topic}")
+        document = await self._get(partitioned_key(topic), f"Partitioned Topic not found: {topic}")
         properties: dict[str, str] = document.get("properties") or {}
         return properties
 
@@ -198,7 +200,7 @@ class Resources:
         self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]
     ) -> None:
         await self._update(
-            _partitioned_key(topic),
+            partitioned_key(topic),
             lambda document: {**document, "properties": change(document.get("properties") or {})},
             f"Partitioned Topic not found: {topic}",
         )
@@ -233,5 +235,6 @@ class Resources:
         raise Conflict(f"{key} is being changed by others; try again")
 
 
-def _partitioned_key(topic: TopicName) -> str:
+def partitioned_key(topic: TopicName) -> str:
+    """Of the record that makes a topic a partitioned one."""
     return f"{_PARTITIONED}{topic.namespace}/{topic.domain}/{topic.encoded_local}"

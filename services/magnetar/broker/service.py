@@ -18,6 +18,9 @@ from magnetar.broker.entry_stamp import EntryStamp
 from magnetar.broker.ownership.always import Ownership
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord, Urls
+from magnetar.broker.policies.applied import BrokerPolicies
+from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
+from magnetar.broker.policies.telling import PolicyNews
 from magnetar.broker.resources import Resources
 from magnetar.broker.schema.model import CompatibilityStrategy, SchemaPolicy
 from magnetar.broker.schema.registry import SchemaRegistry
@@ -47,6 +50,8 @@ SESSIONS_END_TIMEOUT_S: Final = 5.0
 TOPICS_SHARE_OF_SHUTDOWN: Final = 0.7
 """Of the time to stop: the rest is for the connections and the storage below."""
 START_ATTEMPTS_MAX: Final = 64
+START_TIMEOUT_S: Final = 30.0
+"""For the metadata store to tell what there is."""
 HANDOVER_SHARE: Final = 0.7
 """Of the time for topics: for handing bundles over, in a cluster."""
 READ_ENTRIES_MIN: Final = 100
@@ -87,6 +92,7 @@ class BrokerService:
         self.sessions_total = 0
         self.tasks = TaskSet("broker")
         self.resources = Resources(store)
+        self.policies = BrokerPolicies(store, settings)
         self.schemas = SchemaRegistry(store, clock)
         policy = SchemaPolicy(
             CompatibilityStrategy(settings.schema_compatibility),
@@ -101,6 +107,7 @@ class BrokerService:
                 clock=clock,
                 tasks=self.tasks,
                 schemas=self.topic_schemas,
+                policies=self.policies,
                 limits=TopicLimits(
                     settings.producers_per_topic_max,
                     settings.subscriptions_per_topic_max,
@@ -110,6 +117,8 @@ class BrokerService:
                 stamp=EntryStamp.of(settings.entry_metadata, clock),
             ),
         )
+        news = PolicyNews(self.topics.__iter__, self.topics.loaded, self.tasks)
+        self.policies.on_change = news.changed
         self.cluster_ownership: ClusterOwnership | None = None
         self._server: asyncio.Server | None = None
         self._no_sessions: asyncio.Event | None = None
@@ -170,10 +179,10 @@ class BrokerService:
                 self.store, self.session, self.record, self.topics, self.clock
             )
             self.topics.ownership = self.cluster_ownership
-            self.resources.follow(self.cluster_ownership.rings)
             self.topics.news.follow(self.store, self.tasks)
             self.ledgers.guard_with(self.cluster_ownership.guard)
             await self.cluster_ownership.start()
+        await self._follow_policies()
         loop = asyncio.get_running_loop()
         frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
         self._server = await loop.create_server(
@@ -193,6 +202,18 @@ class BrokerService:
                 self._delete_unused,
                 "delete-unused-topics",
             )
+
+    async def _follow_policies(self) -> None:
+        records: NamespaceRecords
+        if self.cluster_ownership is not None:
+            records = self.cluster_ownership.rings
+        else:
+            records = followed = FollowedNamespaces(self.store)
+            self.tasks.start(followed.run(), "follow namespaces")
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await followed.ready()
+        self.resources.follow(records)
+        await self.policies.start(records, self.tasks)
 
     async def stop(self) -> None:
         """Drains: no new connections, clients sent away, everything known made durable.

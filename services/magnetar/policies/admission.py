@@ -43,7 +43,7 @@ AUTO_TOPIC_CREATION: Final = Policy(
     ),
     default=None,
     text="Whether and how topics come to be when a client first uses them.",
-    broker_setting="auto_topic_creation",
+    broker_setting="auto_topic_creation, auto_topic_creation_type, default_partitions",
     document="autoTopicCreationOverride",
     namespace=Rest("autoTopicCreation"),
 )  # fmt: skip
@@ -88,6 +88,7 @@ SCHEMA_COMPATIBILITY: Final = Policy(
     enforced_by="magnetar.broker.schema.registry",
     broker_setting="schema_compatibility",
     document="schema_compatibility_strategy",
+    undefined="UNDEFINED",
     namespace=Rest("schemaCompatibilityStrategy", set_verb="PUT", unset=Unset.VALUE),
     topic=Rest("schemaCompatibilityStrategy", set_verb="PUT"),
 )
@@ -111,6 +112,7 @@ SCHEMA_VALIDATION: Final = Policy(
     default=False,
     text="Whether a producer without a schema is refused where the topic has one.",
     document="schema_validation_enforced",
+    undefined=False,
     namespace=Rest("schemaValidationEnforced", unset=Unset.VALUE),
     topic=Rest("schemaValidationEnforced", unset=Unset.VALUE),
 )
@@ -122,6 +124,7 @@ ENCRYPTION_REQUIRED: Final = Policy(
     default=False,
     text="Whether messages that their producer did not encrypt are refused.",
     document="encryption_required",
+    undefined=False,
     namespace=Rest("encryptionRequired", unset=Unset.VALUE),
 )
 
@@ -151,6 +154,7 @@ SUBSCRIPTION_TYPES: Final = Policy(
     default=None,
     text="Which types of subscriptions may be used; none named: all.",
     document="subscription_types_enabled",
+    undefined=[],
     namespace=Rest("subscriptionTypesEnabled", unset=Unset.VALUE),
     topic=Rest("subscriptionTypesEnabled", unset=Unset.NO_CONTENT),
 )

@@ -65,6 +65,7 @@ MAX_TOPICS: Final = Policy(
     type=_COUNT,
     default=0,
     text="Topics of a namespace, each partition counted. 0: any number.",
+    broker_setting="topics_per_namespace_max",
     document="max_topics_per_namespace",
     namespace=Rest("maxTopicsPerNamespace"),
 )

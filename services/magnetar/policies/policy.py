@@ -61,6 +61,10 @@ class Policy:
     """The field of BrokerSettings that is its default."""
     document: str = ""
     """The namespace document's field, where a namespace can have it."""
+    by_cluster: bool = False
+    """Whether that field has a value for each cluster."""
+    undefined: object = None
+    """A value that says as much as none."""
     namespace: Rest | None = None
     topic: Rest | None = None
     loses_data: bool = False
@@ -74,6 +78,11 @@ class Policy:
         if self.topic is not None:
             found.append(Level.TOPIC)
         return tuple(found)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it is a map whose entries are set, and hold, one by one."""
+        return any(rest is not None and rest.keyed_by for rest in (self.namespace, self.topic))
 
     @property
     def enforced(self) -> bool:

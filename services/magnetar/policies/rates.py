@@ -31,7 +31,9 @@ DISPATCH_RATE: Final = Policy(
     default=None,
     text="What a topic may hand out to all its subscriptions together. Backlog only where "
     "consumers keep up is not throttled, as in Pulsar.",
+    broker_setting="dispatch_rate_messages, dispatch_rate_bytes, dispatch_rate_relative",
     document="topicDispatchRate",
+    by_cluster=True,
     namespace=Rest("dispatchRate"),
     topic=Rest("dispatchRate"),
 )
@@ -42,7 +44,10 @@ SUBSCRIPTION_DISPATCH_RATE: Final = Policy(
     type=DISPATCH_RATE_TYPE,
     default=None,
     text="What one subscription may be handed.",
+    broker_setting="subscription_dispatch_rate_messages, subscription_dispatch_rate_bytes, "
+    "dispatch_rate_relative",
     document="subscriptionDispatchRate",
+    by_cluster=True,
     namespace=Rest("subscriptionDispatchRate"),
     topic=Rest("subscriptionDispatchRate"),
 )
@@ -54,6 +59,7 @@ REPLICATOR_DISPATCH_RATE: Final = Policy(
     default=None,
     text="What may be sent to another cluster.",
     document="replicatorDispatchRate",
+    by_cluster=True,
     namespace=Rest("replicatorDispatchRate"),
     topic=Rest("replicatorDispatchRate"),
 )
@@ -72,7 +78,9 @@ PUBLISH_RATE: Final = Policy(
     default=None,
     text="What all producers of a topic together may send; above it their connections are read "
     "more slowly.",
+    broker_setting="publish_rate_messages, publish_rate_bytes",
     document="publishMaxMessageRate",
+    by_cluster=True,
     namespace=Rest("publishRate"),
     topic=Rest("publishRate", unset=Unset.NO_CONTENT),
 )  # fmt: skip
@@ -91,7 +99,9 @@ SUBSCRIBE_RATE: Final = Policy(
     ),
     default=None,
     text="How often a consumer (one host and name) may subscribe to a topic.",
+    broker_setting="subscribe_rate, subscribe_rate_period_s",
     document="clusterSubscribeRate",
+    by_cluster=True,
     namespace=Rest("subscribeRate"),
     topic=Rest("subscribeRate"),
 )  # fmt: skip

@@ -42,6 +42,7 @@ async def delete_partitioned(
                 refuse_topic_in_use(*clients_of(stats))
     await delete_topics(peers, parts)
     await service.resources.delete_partitioned(name)
+    await service.policies.documents.forget(name)
     await service.schemas.forget(name)
 
 
@@ -72,6 +73,7 @@ async def delete_namespace(
         topics = [topic for topic in topics if topic.base != name]
     await delete_topics(peers, topics)
     # Its bundles are let go of by their owners once they see that it is not there any more.
+    await service.policies.documents.forget_namespace(namespace)
     await resources.delete_namespace(namespace)
 
 

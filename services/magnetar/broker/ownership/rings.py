@@ -34,6 +34,7 @@ class Rings:
         self._store = store
         self._on_change = on_change
         self._rings: dict[NamespaceName, Ring] = {}
+        self._listeners: list[Callable[[NamespaceName], None]] = []
         self._following = Following(store, NAMESPACES_PREFIX, self._changed)
         self.run = self._following.run
         self.ready = self._following.ready
@@ -68,6 +69,10 @@ class Rings:
         """Takes a record that was just written."""
         self._following.seen(record)
 
+    def listen(self, listener: Callable[[NamespaceName], None]) -> None:
+        """`listener(namespace)` is called at each change of its record, bundles or not."""
+        self._listeners.append(listener)
+
     def _changed(self, key: str, record: Record | None) -> None:
         try:
             namespace = NamespaceName.parse(key.removeprefix(NAMESPACES_PREFIX))
@@ -75,6 +80,8 @@ class Rings:
         except (MetadataError, msgspec.MsgspecError, KeyError, ValueError, TypeError) as error:
             log.error("namespace ignored", key=key, error=str(error))
             return
+        for listener in self._listeners:
+            listener(namespace)
         if ring == self._rings.get(namespace):
             return
         if ring is None:

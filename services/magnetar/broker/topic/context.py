@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from magnetar.broker.entry_stamp import EntryStamp
+from magnetar.broker.policies.applied import BrokerPolicies
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.core.clock import Clock
@@ -28,6 +29,7 @@ class TopicContext:
     clock: Clock
     tasks: TaskSet
     schemas: TopicSchemas
+    policies: BrokerPolicies
     limits: TopicLimits
     subscription_limits: SubscriptionLimits
     stamp: EntryStamp | None = None

@@ -7,6 +7,7 @@ dropped and counted (Pulsar's docs, "Non-persistent topics").
 from typing import Final
 
 from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.policies.applied import AppliedPolicies
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
@@ -150,6 +151,14 @@ class NonPersistentTopic:
 
     async def check_schema(self, schema: SchemaInfo) -> None:
         await self._context.schemas.for_consumer(self.name, schema, topic_is_idle=self.is_idle)
+
+    @property
+    def policies(self) -> AppliedPolicies:
+        """What holds for this topic."""
+        return self._context.policies.of(self.name)
+
+    def policies_changed(self) -> None:
+        """Called after a change that may concern this topic (`policies.telling`)."""
 
     @property
     def is_idle(self) -> bool:

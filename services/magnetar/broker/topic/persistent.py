@@ -13,6 +13,7 @@ from typing import Final
 
 from magnetar.broker.entry_stamp import last_index
 from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.policies.applied import AppliedPolicies
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.cursor_moves import position_of_time
@@ -288,6 +289,14 @@ class PersistentTopic:
     def fenced(self) -> bool:
         """Whether another owner has the log now: this instance is of no use any more."""
         return self.managed_ledger.fenced
+
+    @property
+    def policies(self) -> AppliedPolicies:
+        """What holds for this topic."""
+        return self._context.policies.of(self.name)
+
+    def policies_changed(self) -> None:
+        """Called after a change that may concern this topic (`policies.telling`)."""
 
     @property
     def is_idle(self) -> bool:

@@ -1,0 +1,132 @@
+"""The broker's own settings as values of policies: what holds where nobody else says anything."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from magnetar.broker.settings import BrokerSettings
+from magnetar.policies.policy import Policy
+
+Values = dict[str, Any]
+
+
+def broker_value(settings: BrokerSettings, policy: Policy) -> Any:
+    """None where no setting is the policy's default."""
+    special = _SPECIAL.get(policy.name)
+    if special is not None:
+        return special(settings)
+    return getattr(settings, policy.broker_setting) if policy.broker_setting else None
+
+
+def _retention(settings: BrokerSettings) -> Values:
+    return {
+        "retentionTimeInMinutes": settings.retention_minutes,
+        "retentionSizeInMB": settings.retention_size_mb,
+    }
+
+
+def _backlog_quota(settings: BrokerSettings) -> Values:
+    """Both kinds, as Pulsar answers them where nothing is set."""
+    return {
+        "destination_storage": {
+            "limitSize": settings.backlog_quota_bytes,
+            "limitTime": -1,
+            "policy": settings.backlog_quota_action,
+        },
+        "message_age": {
+            "limitSize": -1,
+            "limitTime": settings.backlog_quota_s,
+            "policy": settings.backlog_quota_action,
+        },
+    }
+
+
+def _inactive_topics(settings: BrokerSettings) -> Values:
+    after_s = settings.delete_inactive_topics_after_s
+    return {
+        "inactiveTopicDeleteMode": settings.delete_inactive_topics_mode,
+        "maxInactiveDurationSeconds": settings.delete_inactive_topics_interval_s
+        if after_s is None
+        else after_s,
+        "deleteWhileInactive": settings.delete_inactive_topics,
+    }
+
+
+def _persistence(settings: BrokerSettings) -> Values | None:
+    """Only a broker of a cluster has a choice."""
+    ensemble = getattr(settings, "ensemble_size", None)
+    if ensemble is None:
+        return None
+    return {
+        "bookkeeperEnsemble": ensemble,
+        "bookkeeperWriteQuorum": getattr(settings, "write_quorum", ensemble),
+        "bookkeeperAckQuorum": getattr(settings, "ack_quorum", ensemble),
+        "managedLedgerMaxMarkDeleteRate": 0.0,
+    }
+
+
+def _dispatch_rate(messages: int, size_bytes: int, *, relative: bool) -> Values:
+    return {
+        "dispatchThrottlingRateInMsg": messages,
+        "dispatchThrottlingRateInByte": size_bytes,
+        "relativeToPublishRate": relative,
+        "ratePeriodInSecond": 1,
+    }
+
+
+def _topic_dispatch_rate(settings: BrokerSettings) -> Values:
+    return _dispatch_rate(
+        settings.dispatch_rate_messages,
+        settings.dispatch_rate_bytes,
+        relative=settings.dispatch_rate_relative,
+    )
+
+
+def _subscription_dispatch_rate(settings: BrokerSettings) -> Values:
+    return _dispatch_rate(
+        settings.subscription_dispatch_rate_messages,
+        settings.subscription_dispatch_rate_bytes,
+        relative=settings.dispatch_rate_relative,
+    )
+
+
+def _publish_rate(settings: BrokerSettings) -> Values:
+    return {
+        "publishThrottlingRateInMsg": settings.publish_rate_messages,
+        "publishThrottlingRateInByte": settings.publish_rate_bytes,
+    }
+
+
+def _subscribe_rate(settings: BrokerSettings) -> Values:
+    return {
+        "subscribeThrottlingRatePerConsumer": settings.subscribe_rate,
+        "ratePeriodInSecond": settings.subscribe_rate_period_s,
+    }
+
+
+def _auto_topic_creation(settings: BrokerSettings) -> Values:
+    value: Values = {
+        "allowAutoTopicCreation": settings.auto_topic_creation,
+        "topicType": settings.auto_topic_creation_type,
+    }
+    if settings.auto_topic_creation_type == "partitioned":
+        value["defaultNumPartitions"] = settings.default_partitions
+    return value
+
+
+def _auto_subscription_creation(settings: BrokerSettings) -> Values:
+    return {"allowAutoSubscriptionCreation": settings.auto_subscription_creation}
+
+
+_SPECIAL: Final[Mapping[str, Callable[[BrokerSettings], Any]]] = {
+    "retention": _retention,
+    "backlog_quota": _backlog_quota,
+    "inactive_topics": _inactive_topics,
+    "persistence": _persistence,
+    "dispatch_rate": _topic_dispatch_rate,
+    "subscription_dispatch_rate": _subscription_dispatch_rate,
+    "publish_rate": _publish_rate,
+    "subscribe_rate": _subscribe_rate,
+    "auto_topic_creation": _auto_topic_creation,
+    "auto_subscription_creation": _auto_subscription_creation,
+}
+"""Values that are made of several settings; all others are one, which the policy names."""
