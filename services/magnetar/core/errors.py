@@ -96,6 +96,20 @@ class ServiceNotReady(MagnetarError):
     http_status = 503
 
 
+class BacklogQuotaExceeded(MagnetarError):
+    """Too much is left unread on the topic: the producer waits until that is less."""
+
+    code = ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR
+    http_status = 412
+
+
+class BacklogQuotaExceededException(MagnetarError):
+    """The same, where the client is to fail what it has to send."""
+
+    code = ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION
+    http_status = 412
+
+
 class ChecksumError(MagnetarError):
     """A message's CRC-32C does not match its bytes; nothing was stored."""
 

@@ -41,7 +41,7 @@ from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.records import get_key, read_record
 from magnetar.ledger.recovery import recover_ledger
 from magnetar.ledger.replicated_writer import ReplicatedWriter
-from magnetar.ledger.settings import LedgerSettings
+from magnetar.ledger.settings import LedgerSettings, Quorums
 from magnetar.ledger.writer import LedgerWriter, SingleWriter
 from magnetar.metadata.store import (
     MetadataStore,
@@ -88,15 +88,22 @@ class LedgerClient:
         return self._context.late_bytes
 
     async def create(
-        self, properties: Mapping[str, str], *, with_ledger: WithLedger = _nothing
+        self,
+        properties: Mapping[str, str],
+        *,
+        with_ledger: WithLedger = _nothing,
+        quorums: Quorums | None = None,
     ) -> LedgerWriter:
         """A new, open ledger with an id above all before.
 
         `with_ledger` is asked, once the id is known, for operations of the same transaction. It
         may raise, and may be asked again for another id; BadRevision of its keys is passed on.
+        Without `quorums` the ledger is spread as the settings say.
         Raises NotEnoughBookies, and MetadataUnavailable where nobody knows whether it was created.
         """
-        return await self._creations.create(properties, with_ledger)
+        return await self._creations.create(
+            properties, with_ledger, quorums or self.settings.quorums
+        )
 
     def _writer(self, planned: Planned, revision: int) -> LedgerWriter:
         (metadata, bookies), context = planned, self._context

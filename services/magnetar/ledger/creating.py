@@ -30,6 +30,7 @@ from magnetar.ledger.metadata import (
 )
 from magnetar.ledger.placement import choose_ensemble
 from magnetar.ledger.records import ATTEMPT_TIMEOUT_S, get_key
+from magnetar.ledger.settings import Quorums
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.metadata.store import (
     ABSENT,
@@ -57,6 +58,7 @@ class _Request:
 
     properties: Mapping[str, str]
     with_ledger: WithLedger
+    quorums: Quorums
     writer: "asyncio.Future[LedgerWriter]"
     attempted: list[Planned] = field(default_factory=list)
     """What may have been created, but was not answered."""
@@ -79,10 +81,12 @@ class Creations:
         self._known: tuple[int, int] | None = None
         """The last id and its key's revision, where this process wrote it a moment ago."""
 
-    async def create(self, properties: Mapping[str, str], with_ledger: WithLedger) -> LedgerWriter:
+    async def create(
+        self, properties: Mapping[str, str], with_ledger: WithLedger, quorums: Quorums
+    ) -> LedgerWriter:
         """See `LedgerClient.create`."""
         future: asyncio.Future[LedgerWriter] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Request(properties, with_ledger, future))
+        self._waiting.append(_Request(properties, with_ledger, quorums, future))
         if self._working is None:
             self._working = self._context.tasks.start(self._work(), "create ledgers")
             if self._working is None:
@@ -183,7 +187,7 @@ class Creations:
         for request in group:
             ledger_id = last + 1 + len(taken)
             try:
-                planned = self._plan(ledger_id, request.properties)
+                planned = self._plan(ledger_id, request.properties, request.quorums)
                 own: list[Operation] = [
                     Put(ledger_key(ledger_id), encode(planned[0]), ABSENT),
                     *request.with_ledger(ledger_id),
@@ -203,7 +207,7 @@ class Creations:
         value = str(last + len(taken)).encode()
         return [Put(LEDGER_ID_KEY, value, revision), *operations.values()], taken
 
-    def _plan(self, ledger_id: int, properties: Mapping[str, str]) -> Planned:
+    def _plan(self, ledger_id: int, properties: Mapping[str, str], quorums: Quorums) -> Planned:
         context, settings = self._context, self._context.settings
         here = {
             info.identity: bookie
@@ -212,18 +216,18 @@ class Creations:
         }
         bookies = choose_ensemble(
             [info for info in context.bookies.living() if info.identity in here],
-            settings.ensemble_size,
-            settings.write_quorum,
-            settings.ack_quorum,
+            quorums.ensemble_size,
+            quorums.write_quorum,
+            quorums.ack_quorum,
             context.rng,
         )
         metadata = LedgerMetadata(
             ledger_id=ledger_id,
             ensembles=(Ensemble(0, bookies),),
             created_ms=context.clock.now_ms(),
-            ensemble_size=settings.ensemble_size,
-            write_quorum=settings.write_quorum,
-            ack_quorum=settings.ack_quorum,
+            ensemble_size=quorums.ensemble_size,
+            write_quorum=quorums.write_quorum,
+            ack_quorum=quorums.ack_quorum,
             stripe_entries=settings.stripe_entries,
             properties=dict(properties),
             nonce=f"{context.rng.getrandbits(64):016x}",

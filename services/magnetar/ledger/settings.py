@@ -13,6 +13,15 @@ QUORUM_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
+class Quorums:
+    """The spread of one ledger, where it is not that of the settings."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerSettings:
     """Raises ValueError unless ensemble_size >= write_quorum >= ack_quorum >= 1."""
 
@@ -43,6 +52,10 @@ class LedgerSettings:
     """Ensemble changes of idle ledgers under way together."""
     count_entries: int = 20_000
     """A striped ledger's record says its length this often, so that recovery need not count it."""
+
+    @property
+    def quorums(self) -> Quorums:
+        return Quorums(self.ensemble_size, self.write_quorum, self.ack_quorum)
 
     def __post_init__(self) -> None:
         if not QUORUM_MAX >= self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:

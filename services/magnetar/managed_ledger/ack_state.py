@@ -333,6 +333,41 @@ class AckState:
         index = self._index
         return index.rank_end - index.rank(self._md_ledger, self._md_entry) - self._holes_count
 
+    def unacked_up_to(self, position: Position | tuple[int, int]) -> int:
+        """How many entries at or before this place are not acked."""
+        ledger_id, entry_id = position
+        index = self._index
+        passed = index.rank(ledger_id, entry_id) - index.rank(self._md_ledger, self._md_entry)
+        if passed <= 0:
+            return 0
+        for other, bitmap in self._holes.items():
+            if other < ledger_id:
+                passed -= len(bitmap)
+            elif other == ledger_id:
+                passed -= bitmap.range_cardinality(0, min(entry_id, ENTRY_ID_MAX) + 1)
+        return passed
+
+    def mark_delete_after(self, position: Position | tuple[int, int]) -> Position:
+        """Where mark-delete would be after `ack_cumulative(position)`; nothing changes."""
+        index = self._index
+        mark = Position(self._md_ledger, self._md_entry)
+        if tuple(position) > (index.last_ledger, index.last_entry):
+            return mark
+        ledger_id, entry_id = index.floor(*position)
+        if (ledger_id, entry_id) <= mark:
+            return mark
+        while True:
+            if (bitmap := self._holes.get(ledger_id)) is not None:
+                entry_id = run_end(bitmap, entry_id)
+            after = index.ledger_after(ledger_id)
+            if entry_id < index.last_entry_of(ledger_id) or after is None:
+                break
+            bitmap = self._holes.get(after.ledger_id)
+            if bitmap is None or 0 not in bitmap:
+                break
+            ledger_id, entry_id = after.ledger_id, -1
+        return Position(ledger_id, entry_id)
+
     @property
     def backlog_bytes_estimate(self) -> int:
         """About how many bytes those entries have: holes count as entries of mean size."""

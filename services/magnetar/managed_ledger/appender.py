@@ -353,6 +353,17 @@ class Appender:
         self._roll_from = now + settings.rollover_ms_min / 1000
         self._roll_at = now + settings.rollover_ms_max / 1000
 
+    def roll_if_aged(self) -> None:
+        """Closes the newest ledger where it has entries and is past its age, and is at rest."""
+        if (
+            self.writer is not None
+            and self.error is None
+            and not self._sent
+            and self._sent_entries > 0
+            and self._context.clock.monotonic() >= self._roll_at
+        ):
+            self._start_rolling()
+
     async def roll_over(self) -> None:
         """Closes the newest ledger, once what was sent to it is done; the next append opens one."""
         if self.writer is not None and self.error is None:

@@ -19,6 +19,8 @@ from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
 
 PERSIST_INTERVAL_S: Final = 1.0
+REMOVALS_AT_ONCE_MAX: Final = 64
+"""Writes that take ledgers off records: a policy's change may concern all topics at once."""
 
 
 class Persistable(Protocol):
@@ -77,3 +79,6 @@ class Context:
     """What every write of a record carries; see `guarded`."""
     rng: random.Random = field(default_factory=random.Random)
     """For the spread of repetitions."""
+    removals: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE_MAX)
+    )

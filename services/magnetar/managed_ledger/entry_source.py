@@ -129,12 +129,12 @@ class EntrySource:
             self._readers[ledger_id] = reader
         return reader
 
-    async def find_by(self, predicate: Callable[[bytes], bool]) -> Position | None:
-        """The last entry for which `predicate` holds, where it holds for a head of the log.
+    async def find_by(self, predicate: Callable[[bytes], bool], after: Position) -> Position | None:
+        """The last entry behind `after` for which `predicate` holds, where it holds for a head.
 
         A binary search that reads about log2(entries) of them.
         """
-        low = self._index.rank_end - self._index.entries
+        low = max(self._index.rank_end - self._index.entries, self._index.rank(*after))
         high = self._index.rank_end
         found: Position | None = None
         while low < high:
@@ -144,4 +144,6 @@ class EntrySource:
                 low, found = middle, position
             else:
                 high = middle - 1
+            # A head may have been trimmed meanwhile.
+            low = max(low, self._index.rank_end - self._index.entries)
         return found

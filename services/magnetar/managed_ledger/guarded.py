@@ -34,6 +34,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from magnetar.ledger.settings import Quorums
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.metadata.store import BadRevision, Check, MetadataUnavailable, Operation, Put
@@ -114,7 +115,11 @@ async def _written(
 
 
 async def create_guarded(
-    context: "Context", name: str, properties: dict[str, str], put: Callable[[int], Put]
+    context: "Context",
+    name: str,
+    properties: dict[str, str],
+    put: Callable[[int], Put],
+    quorums: Quorums | None = None,
 ) -> Created:
     """A new ledger, with the record that `put` makes of its id. Raises as `write_guarded` does."""
     unknown = False
@@ -127,7 +132,9 @@ async def create_guarded(
             return [puts[ledger_id], *checks]
 
         try:
-            writer = await context.ledgers.create(properties, with_ledger=with_ledger)
+            writer = await context.ledgers.create(
+                properties, with_ledger=with_ledger, quorums=quorums
+            )
         except BadRevision as error:
             if await _claim_moved(context, name, checks, error):
                 continue

@@ -209,3 +209,17 @@ class LedgerIndex:
         passed = max(min(entry_id + 1, info.entries), 0)
         part = info.size_bytes * passed // info.entries if info.entries else 0
         return total - info.base_bytes - part
+
+    def place_leaving(self, size_bytes: int) -> Position:
+        """The first place with at most so many bytes after it, by the estimate of `bytes_after`."""
+        end = self._size_end
+        if self.infos:
+            end = self.infos[-1].base_bytes + self.infos[-1].size_bytes
+        for info in self.infos:
+            if end - info.base_bytes - info.size_bytes > size_bytes:
+                continue
+            over = end - info.base_bytes - size_bytes
+            if over <= 0:
+                return Position(info.ledger_id, -1)
+            return Position(info.ledger_id, -(-over * info.entries // info.size_bytes) - 1)
+        return self.last_confirmed

@@ -22,6 +22,7 @@ import msgspec
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
+from magnetar.ledger.settings import Quorums
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
@@ -94,11 +95,11 @@ class LedgerList:
 
     # -- ledgers
 
-    async def create_ledger(self) -> LedgerWriter:
+    async def create_ledger(self, quorums: Quorums | None) -> LedgerWriter:
         """Creates the next ledger and adds it to record and index, in one transaction."""
-        return await self._whole(self._create_ledger())
+        return await self._whole(self._create_ledger(quorums))
 
-    async def _create_ledger(self) -> LedgerWriter:
+    async def _create_ledger(self, quorums: Quorums | None) -> LedgerWriter:
         async with self.locked():
             while True:
                 created_ms = self._context.clock.now_ms()
@@ -120,6 +121,7 @@ class LedgerList:
                         self.name,
                         {"magnetar.managed-ledger": self.name},
                         with_ledger,
+                        quorums,
                     )
                 self._written(planned[created.ledger_id], created.revision)
                 if created.writer is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from magnetar.core.errors import Conflict, MagnetarError, NotFound
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.log import get_logger
+from magnetar.ledger.settings import Quorums
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.appender import Appender, AppenderState, OnAppended
 from magnetar.managed_ledger.cache import CachedRun
@@ -51,6 +52,7 @@ class ManagedLedger:
         "_trimming",
         "broken_cursors",
         "name",
+        "quorums",
         "retention",
     )
 
@@ -64,6 +66,8 @@ class ManagedLedger:
     ) -> None:
         self.name = name
         self.retention: Retention | None = None
+        self.quorums: Quorums | None = None
+        """Of the ledgers that are created from now on; None: as the settings say."""
         self.broken_cursors: dict[str, tuple[CursorLog, MagnetarError]] = {}
         self._index = index
         self._list = ledger_list
@@ -107,6 +111,11 @@ class ManagedLedger:
     def entries_added(self) -> int:
         """How many entries were appended since this was opened."""
         return self._index.rank_end - self._rank_opened
+
+    @property
+    def index(self) -> LedgerIndex:
+        """Which entries there are. To read, not to change."""
+        return self._index
 
     @property
     def ledgers(self) -> list[LedgerInfo]:
@@ -181,7 +190,7 @@ class ManagedLedger:
     # -- for the appender
 
     async def create_ledger(self) -> LedgerWriter:
-        writer = await self._list.create_ledger()
+        writer = await self._list.create_ledger(self.quorums)
         self._list.delete_retired_soon()
         return writer
 
@@ -215,12 +224,14 @@ class ManagedLedger:
         """One entry; raises NotFound where there is none at this position."""
         return await self._source.read_entry(position)
 
-    async def find_by(self, predicate: Callable[[bytes], bool]) -> Position | None:
-        """The last entry for which `predicate` holds, where it holds for a head of the log.
+    async def find_by(
+        self, predicate: Callable[[bytes], bool], after: Position = EARLIEST
+    ) -> Position | None:
+        """The last entry behind `after` for which `predicate` holds, where it holds for a head.
 
         A binary search that reads about log2(entries) of them.
         """
-        return await self._source.find_by(predicate)
+        return await self._source.find_by(predicate, after)
 
     # -- positions
 
@@ -333,6 +344,22 @@ class ManagedLedger:
         self.retention = Retention(size_bytes, time_ms)
         self.trim_soon()
 
+    def roll_if_aged(self) -> None:
+        """Closes the newest ledger, in the background, where it has entries and is past its age.
+
+        Appends see to that themselves; this is for a log that gets none any more, whose last
+        ledger would be kept for ever.
+        """
+        self._appender.roll_if_aged()
+
+    @property
+    def has_to_trim(self) -> bool:
+        """Whether `trim` has something to do. Costs little where the newest ledger is the only."""
+        infos = self._index.infos
+        if self._list.record.deleting:
+            return True
+        return bool(infos and infos[0].closed_ms and self._trimmable())
+
     def _consumed_rank(self) -> int:
         """The rank up to which every durable cursor has consumed."""
         if self.broken_cursors:
@@ -353,8 +380,9 @@ class ManagedLedger:
     async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:
         if not choose():
             return
-        for info in await self._list.remove_ledgers(choose):
-            self._source.forget(info.ledger_id)
+        async with self._context.removals:
+            for info in await self._list.remove_ledgers(choose):
+                self._source.forget(info.ledger_id)
         self._list.delete_retired_soon()
 
     def trim_soon(self) -> None:
