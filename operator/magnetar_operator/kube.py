@@ -14,7 +14,7 @@ import json
 import random
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
@@ -91,6 +91,8 @@ class KubeClient:
         self._host = str(configuration.host)
         self._manager = field_manager
         self._threads = ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="kube")
+        self.guard: Callable[[], None] = lambda: None
+        """Asked before every write; raises where this process may not act (now)."""
         self.requests: Counter[tuple[str, str, str]] = Counter()
         """By verb, API group and resource (`pods`, `topics/status`), as RBAC has them."""
 
@@ -307,6 +309,8 @@ class KubeClient:
         content_type: str = _JSON,
     ) -> Object:
         """One request, once; raises KubeError."""
+        if method != "GET":
+            self.guard()
         loop = asyncio.get_running_loop()
         send = (method, path, query, body, content_type)
         # The thread has its own deadline; the bound here also covers the wait for a thread.

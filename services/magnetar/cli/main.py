@@ -18,6 +18,7 @@ COMMANDS = {
     "bookie": "run a bookie of a cluster, or look after its files",
     "ledger": "prove the copies of ledgers, and list those that lack some",
     "autorecovery": "make lost copies of entries anew, in a process of its own",
+    "operator": "run the Kubernetes operator",
     "demo": "publish, kill, restart, consume and check: 336,776 flights",
     "config": "list and explain the settings",
     "version": "print the version",
