@@ -1,0 +1,47 @@
+{{/* Brokers by load. Names of the metrics are those of the operator's adapter. */}}
+{{- define "magnetar.brokerAutoscaler" -}}
+{{- $name := include "magnetar.name" . -}}
+{{- $scaling := .Values.broker.autoscaling -}}
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  name: {{ $name }}-broker
+  labels:
+    {{- include "magnetar.labels" (dict "root" . "component" .Values.broker.component) | nindent 4 }}
+spec:
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: {{ $name }}-broker
+  minReplicas: {{ $scaling.minReplicas }}
+  maxReplicas: {{ $scaling.maxReplicas }}
+  metrics:
+    {{- if $scaling.metrics }}
+    {{- toYaml $scaling.metrics | nindent 4 }}
+    {{- else }}
+    - type: Resource
+      resource:
+        name: cpu
+        target:
+          type: Utilization
+          averageUtilization: {{ $scaling.cpuUtilization }}
+    {{- end }}
+  behavior:
+    {{- if $scaling.behavior }}
+    {{- toYaml $scaling.behavior | nindent 4 }}
+    {{- else }}
+    # One broker at a time on the way down: its bundles are taken over before the next goes.
+    scaleDown:
+      stabilizationWindowSeconds: 300
+      policies:
+        - type: Pods
+          value: 1
+          periodSeconds: 60
+    scaleUp:
+      stabilizationWindowSeconds: 0
+      policies:
+        - type: Percent
+          value: 100
+          periodSeconds: 60
+    {{- end }}
+{{- end -}}

@@ -1,0 +1,78 @@
+{{/* The cluster's name: what all objects' names begin with. */}}
+{{- define "magnetar.name" -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* "true" where this chart makes the pods itself; else the operator does, or there is no cluster. */}}
+{{- define "magnetar.plain" -}}
+{{- if not (and .Values.operator.enabled .Values.operator.cluster) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Where a component's pods are chosen by. It can never change for a StatefulSet. */}}
+{{- define "magnetar.selector" -}}
+app: magnetar
+cluster: {{ include "magnetar.name" .root }}
+component: {{ .component }}
+{{- end -}}
+
+{{- define "magnetar.labels" -}}
+{{ include "magnetar.selector" . }}
+release: {{ .root.Release.Name }}
+app.kubernetes.io/name: magnetar
+app.kubernetes.io/instance: {{ include "magnetar.name" .root }}
+app.kubernetes.io/component: {{ .component }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end -}}
+
+{{/* Labels of pods: without the chart's version, which would restart them with each upgrade. */}}
+{{- define "magnetar.podLabels" -}}
+{{ include "magnetar.selector" . }}
+release: {{ .root.Release.Name }}
+app.kubernetes.io/name: magnetar
+app.kubernetes.io/instance: {{ include "magnetar.name" .root }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* REPOSITORY:TAG of a role; what it does not say is the default image's. */}}
+{{- define "magnetar.image" -}}
+{{- $image := index .root.Values.images .role -}}
+{{- $tag := $image.tag | default .root.Values.defaultImageTag | default .root.Chart.AppVersion -}}
+{{- printf "%s:%s" ($image.repository | default .root.Values.defaultImageRepository) $tag -}}
+{{- end -}}
+
+{{- define "magnetar.pullPolicy" -}}
+{{- (index .root.Values.images .role).pullPolicy | default .root.Values.defaultPullPolicy -}}
+{{- end -}}
+
+{{/* DNS name of a pod of a StatefulSet, as others reach it. */}}
+{{- define "magnetar.domain" -}}
+{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end -}}
+
+{{/* metadata_url: every member of etcd by its own name, so that any of them may be away. */}}
+{{- define "magnetar.metadataUrl" -}}
+{{- $root := . -}}
+{{- $urls := list -}}
+{{- if .Values.etcd.external.endpoints -}}
+{{- range .Values.etcd.external.endpoints -}}
+{{- $urls = append $urls . -}}
+{{- end -}}
+{{- else -}}
+{{- range $i := until (int .Values.etcd.replicaCount) -}}
+{{- $name := include "magnetar.name" $root -}}
+{{- $urls = append $urls (printf "http://%s-etcd-%d.%s-etcd.%s:%d" $name $i $name (include "magnetar.domain" $root) (int $root.Values.etcd.ports.client)) -}}
+{{- end -}}
+{{- end -}}
+etcd:{{ join "," $urls }}
+{{- end -}}
+
+{{/* The address of the admin REST inside the Kubernetes cluster. */}}
+{{- define "magnetar.adminUrl" -}}
+http://{{ include "magnetar.name" . }}-broker.{{ .Release.Namespace }}.svc:{{ .Values.broker.ports.http }}
+{{- end -}}
+
+{{- define "magnetar.serviceUrl" -}}
+pulsar://{{ include "magnetar.name" . }}-broker.{{ .Release.Namespace }}.svc:{{ .Values.broker.ports.pulsar }}
+{{- end -}}

@@ -1,0 +1,208 @@
+{{/*
+What the schema cannot say, or not well: parts of Pulsar's chart that have no place here, with what
+to use instead, and values that do not go together. All that is wrong is told at once.
+*/}}
+{{- define "magnetar.refusals" -}}
+zookeeper: "metadata is kept in etcd; remove this and use etcd.replicaCount (1 or 3) or etcd.external.endpoints"
+oxia: "metadata is kept in etcd; remove this and use etcd.replicaCount (1 or 3) or etcd.external.endpoints"
+proxy: "a proxy comes with a later version; remove this, clients connect to the Service of the brokers (broker.service.type)"
+functions: "there are no functions; remove this and run such code as an ordinary client, in a Deployment of your own"
+function_worker: "there are no functions; remove this and run such code as an ordinary client, in a Deployment of your own"
+pulsar_manager: "it is not part of this chart; remove this and install it on its own, with the brokers' http port as its service URL"
+dekaf: "it is not part of this chart; remove this and install it on its own, with the brokers' http port as its service URL"
+{{- end -}}
+
+{{- define "magnetar.refusedBlocks" -}}
+standalone: "remove this and install with -f examples/one-node.yaml, or run `magnetar standalone` without Kubernetes"
+pulsar_metadata: "nothing has to be initialised; remove this (an etcd of your own goes to etcd.external.endpoints)"
+namespaceCreate: "remove this and use `helm install --create-namespace`"
+namespace: "remove this and use `helm install --namespace NAME`"
+kube-prometheus-stack: "install it on its own, and remove this; broker.podMonitor and dashboards.enabled are made for it"
+victoria-metrics-k8s-stack: "install it on its own, and remove this; broker.podMonitor and dashboards.enabled are made for it"
+{{- end -}}
+
+{{/* Settings that the chart makes itself, with where to set them. */}}
+{{- define "magnetar.reservedKeys" -}}
+metadataStoreUrl: etcd.replicaCount or etcd.external
+metadataServiceUri: etcd.replicaCount or etcd.external
+metadata_url: etcd.replicaCount or etcd.external
+metadata_root: metadataPrefix
+clusterName: fullnameOverride
+cluster_name: fullnameOverride
+brokerServicePort: broker.ports.pulsar
+webServicePort: broker.ports.http
+bookiePort: bookkeeper.ports.bookie
+httpServerPort: the component's ports.http
+port: the component's ports
+http_port: the component's ports.http
+bindAddress: nothing; pods listen on all of their addresses
+host: nothing; pods listen on all of their addresses
+advertisedAddress: nothing; pods tell their own address
+advertised_host: nothing; pods tell their own address
+bookieId: nothing; a bookie is called like its pod
+bookie_id: nothing; a bookie is called like its pod
+data_dir: nothing; it is the volume of bookkeeper.volumes
+ledgerDirectories: nothing; it is the volume of bookkeeper.volumes
+journalDirectory: nothing; it is the volume of bookkeeper.volumes
+journalDirectories: nothing; it is the volume of bookkeeper.volumes
+indexDirectories: nothing; it is the volume of bookkeeper.volumes
+autorecovery: components.autorecovery
+autoRecoveryDaemonEnabled: components.autorecovery
+brokerShutdownTimeoutMs: the component's gracePeriod
+shutdown_timeout_ms: the component's gracePeriod
+{{- end -}}
+
+{{- define "magnetar.validate" -}}
+{{- $errors := list -}}
+{{- $values := .Values -}}
+{{- range $name, $text := fromYaml (include "magnetar.refusals" .) -}}
+{{- if index $values.components $name -}}{{- $errors = append $errors (printf "components.%s: %s" $name $text) -}}{{- end -}}
+{{- if hasKey $values $name -}}{{- $errors = append $errors (printf "%s: %s" $name $text) -}}{{- end -}}
+{{- end -}}
+{{- range $name, $text := fromYaml (include "magnetar.refusedBlocks" .) -}}
+{{- $block := index $values $name -}}
+{{- if kindIs "map" $block -}}{{- $block = dig "enabled" true $block -}}{{- end -}}
+{{- if $block -}}{{- $errors = append $errors (printf "%s: %s" $name $text) -}}{{- end -}}
+{{- end -}}
+{{- range $name, $block := $values.tls -}}
+{{- if or (and (kindIs "bool" $block) $block) (and (kindIs "map" $block) (dig "enabled" false $block)) -}}
+{{- $errors = append $errors (printf "tls.%s: TLS between clients and brokers comes with a later version; set it to false (TLS towards an etcd of your own: etcd.external.secretName)" (ternary "enabled" (printf "%s.enabled" $name) (kindIs "bool" $block))) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name := list "authentication" "authorization" -}}
+{{- if dig $name "enabled" false $values.auth -}}
+{{- $errors = append $errors (printf "auth.%s.enabled: it comes with a later version; set it to false, and keep clients apart with networkPolicy.clients" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if dig "internal_issuer" "enabled" false ($values.certs | default dict) -}}
+{{- $errors = append $errors "certs.internal_issuer.enabled: TLS comes with a later version; set it to false" -}}
+{{- end -}}
+{{- $errors = concat $errors (include "magnetar.validateSettings" . | fromYamlArray) -}}
+{{- $errors = concat $errors (include "magnetar.validateTogether" . | fromYamlArray) -}}
+{{- $errors = concat $errors (include "magnetar.validateOperator" . | fromYamlArray) -}}
+{{- $errors = concat $errors (include "magnetar.validateChange" . | fromYamlArray) -}}
+{{- if $errors -}}
+{{- fail (printf "\n\nThese values are not possible:\n- %s\n" (join "\n- " $errors)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* configData: no JVM's variables, nothing that the chart sets itself. */}}
+{{- define "magnetar.validateSettings" -}}
+{{- $errors := list -}}
+{{- $reserved := fromYaml (include "magnetar.reservedKeys" .) -}}
+{{- range $part := list "broker" "bookkeeper" "autorecovery" -}}
+{{- range $key, $value := (index $.Values $part).configData -}}
+{{- $bare := $key | trimPrefix "PULSAR_PREFIX_" -}}
+{{- if hasPrefix "MAGNETAR_" $bare -}}{{- $bare = $bare | trimPrefix "MAGNETAR_" | lower -}}{{- end -}}
+{{- if regexMatch "^(PULSAR|BOOKIE)_(MEM|GC|EXTRA_OPTS|LOG_CONF|GC_LOG)$" $key -}}
+{{- $errors = append $errors (printf "%s.configData.%s: there is no JVM; remove it (memory: %s.resources)" $part $key $part) -}}
+{{- else if hasKey $reserved $bare -}}
+{{- $errors = append $errors (printf "%s.configData.%s: the chart sets it; use %s" $part $key (index $reserved $bare)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $errors -}}
+{{- end -}}
+
+{{- define "magnetar.validateTogether" -}}
+{{- $errors := list -}}
+{{- $values := .Values -}}
+{{- $data := $values.broker.configData -}}
+{{- $ensemble := int ($data.managedLedgerDefaultEnsembleSize | default $data.ensemble_size | default 2) -}}
+{{- $write := int ($data.managedLedgerDefaultWriteQuorum | default $data.write_quorum | default 2) -}}
+{{- $ack := int ($data.managedLedgerDefaultAckQuorum | default $data.ack_quorum | default 2) -}}
+{{- if and $values.components.bookkeeper (gt $ensemble (int $values.bookkeeper.replicaCount)) -}}
+{{- $errors = append $errors (printf "broker.configData.managedLedgerDefaultEnsembleSize: a ledger on %d bookies cannot be made with bookkeeper.replicaCount %d; lower the one or raise the other" $ensemble (int $values.bookkeeper.replicaCount)) -}}
+{{- end -}}
+{{- if or (gt $write $ensemble) (gt $ack $write) -}}
+{{- $errors = append $errors (printf "broker.configData: ack quorum %d, write quorum %d, ensemble size %d: each must be at most the next (managedLedgerDefaultAckQuorum, …WriteQuorum, …EnsembleSize)" $ack $write $ensemble) -}}
+{{- end -}}
+{{- if and (not $values.components.etcd) (not $values.etcd.external.endpoints) (or $values.components.broker $values.components.bookkeeper) -}}
+{{- $errors = append $errors "components.etcd: there is no metadata store; set it to true, or name yours in etcd.external.endpoints" -}}
+{{- end -}}
+{{- $external := $values.etcd.external -}}
+{{- if and (or $external.caKey $external.certKey $external.keyKey $external.passwordKey) (not $external.secretName) -}}
+{{- $errors = append $errors "etcd.external.secretName: it must name the Secret that has the files of caKey, certKey, keyKey and passwordKey" -}}
+{{- end -}}
+{{- if and $external.username (not $external.passwordKey) -}}
+{{- $errors = append $errors "etcd.external.passwordKey: a username needs a password; name its key in the Secret" -}}
+{{- end -}}
+{{- if lt (int $values.broker.gracePeriod) (add 5 $values.broker.preStopSeconds | int) -}}
+{{- $errors = append $errors (printf "broker.gracePeriod: it must be at least preStopSeconds + 5, here %d: topics are handed over in what is left" (add 5 $values.broker.preStopSeconds)) -}}
+{{- end -}}
+{{- $scaling := $values.broker.autoscaling -}}
+{{- if $scaling.enabled -}}
+{{- if gt (int $scaling.minReplicas) (int $scaling.maxReplicas) -}}
+{{- $errors = append $errors "broker.autoscaling.minReplicas: it must not be more than maxReplicas" -}}
+{{- end -}}
+{{- if and (not $scaling.metrics) (not (dig "requests" "cpu" "" $values.broker.resources)) -}}
+{{- $errors = append $errors "broker.resources.requests.cpu: autoscaling by CPU is in percent of it; set it, or broker.autoscaling.metrics" -}}
+{{- end -}}
+{{- if and $scaling.backlog.enabled (not $values.operator.enabled) -}}
+{{- $errors = append $errors "broker.autoscaling.backlog.enabled: the operator serves that metric; set operator.enabled, or backlog.enabled to false" -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $errors -}}
+{{- end -}}
+
+{{/* What a MagnetarCluster does not have. */}}
+{{- define "magnetar.validateOperator" -}}
+{{- $errors := list -}}
+{{- $values := .Values -}}
+{{- if not (include "magnetar.plain" .) -}}
+{{- range $part, $ports := dict "broker" (dict "http" 8080 "pulsar" 6650) "bookkeeper" (dict "http" 8000 "bookie" 3181) "autorecovery" (dict "http" 8000) "etcd" (dict "client" 2379 "peer" 2380) -}}
+{{- range $port, $number := $ports -}}
+{{- if ne (int $number) (int (index $values $part "ports" $port)) -}}
+{{- $errors = append $errors (printf "%s.ports.%s: clusters of the operator have fixed ports; leave it at %d" $part $port (int $number)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $role := list "bookie" "broker" "autorecovery" -}}
+{{- $image := index $values.images $role -}}
+{{- if or $image.repository $image.tag -}}
+{{- $errors = append $errors (printf "images.%s: clusters of the operator have one image; use defaultImageRepository and defaultImageTag" $role) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (and $values.components.broker $values.components.bookkeeper) -}}
+{{- $errors = append $errors "components: clusters of the operator have brokers and bookies; leave components.broker and components.bookkeeper true, or set operator.cluster to false" -}}
+{{- end -}}
+{{- if not (and $values.persistence $values.volumes.persistence $values.bookkeeper.volumes.persistence $values.etcd.volumes.persistence) -}}
+{{- $errors = append $errors "persistence: clusters of the operator have volumes; set it to true, or operator.cluster to false" -}}
+{{- end -}}
+{{- if $values.metadataPrefix -}}
+{{- $errors = append $errors "metadataPrefix: set it as broker.configData and bookkeeper.configData cannot; clusters of the operator have an etcd of their own, leave it empty" -}}
+{{- end -}}
+{{- if or $values.etcd.external.secretName $values.etcd.external.username -}}
+{{- $errors = append $errors "etcd.external.secretName: clusters of the operator reach an external etcd without TLS and password only; set operator.cluster to false" -}}
+{{- end -}}
+{{- if $values.broker.autoscaling.metrics -}}
+{{- $errors = append $errors "broker.autoscaling.metrics: the operator makes the autoscaler; use cpuUtilization and backlog, or set operator.cluster to false" -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $errors -}}
+{{- end -}}
+
+{{/* What cannot be changed of a cluster that runs; nothing is known to `helm template`. */}}
+{{- define "magnetar.validateChange" -}}
+{{- $errors := list -}}
+{{- $name := include "magnetar.name" . -}}
+{{- $values := .Values -}}
+{{- if include "magnetar.plain" . -}}
+{{- $bookies := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-bookie" $name) -}}
+{{- if and $bookies $values.components.bookkeeper -}}
+{{- range $i := untilStep (int $values.bookkeeper.replicaCount) (int $bookies.spec.replicas) 1 -}}
+{{- $bookie := printf "%s-bookie-%d" $name $i -}}
+{{- if not (has $bookie $values.bookkeeper.decommissioned) -}}
+{{- $errors = append $errors (printf "bookkeeper.replicaCount: %s would go with what it holds; first `magnetar bookie decommission --bookie-id %s` in a pod of the cluster, then name it in bookkeeper.decommissioned (with operator.enabled this is done for you)" $bookie $bookie) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $etcd := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-etcd" $name) -}}
+{{- if and $etcd $values.components.etcd (not $values.etcd.external.endpoints) (ne (int $etcd.spec.replicas) (int $values.etcd.replicaCount)) -}}
+{{- $errors = append $errors (printf "etcd.replicaCount: the members of a running etcd cannot be changed here; leave it at %d" (int $etcd.spec.replicas)) -}}
+{{- end -}}
+{{- else if and .Release.IsUpgrade (not (.Capabilities.APIVersions.Has "magnetar.io/v1alpha1/MagnetarCluster")) -}}
+{{- $errors = append $errors "operator.enabled: its CustomResourceDefinitions are not there; `kubectl apply --server-side -f` the folder charts/crds/crds of this chart first" -}}
+{{- end -}}
+{{- toYaml $errors -}}
+{{- end -}}
