@@ -44,6 +44,7 @@ STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 SERVICE: Final = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
+SECRET: Final = Kind("v1", "Secret", "secrets")
 CONFIG_MAP: Final = Kind("v1", "ConfigMap", "configmaps")
 POD: Final = Kind("v1", "Pod", "pods")
 NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
@@ -54,6 +55,9 @@ NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpo
 SERVICE_MONITOR: Final = Kind("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors")
 EVENT: Final = Kind("events.k8s.io/v1", "Event", "events")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
+API_SERVICE: Final = Kind(
+    "apiregistration.k8s.io/v1", "APIService", "apiservices", namespaced=False
+)
 CRD: Final = Kind(
     "apiextensions.k8s.io/v1",
     "CustomResourceDefinition",

@@ -1,0 +1,98 @@
+"""The external metrics API (`external.metrics.k8s.io/v1beta1`), as an ASGI application.
+
+The API server's aggregation layer sends here what HorizontalPodAutoscalers ask. It says who asks by
+headers, and proves itself by a client certificate, which `serving` insists on; whoever may ask for
+external metrics is decided by the API server's RBAC before. Errors are `Status` objects.
+"""
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from magnetar_operator.autoscale.figures import Figures, NoFigure
+from magnetar_operator.autoscale.metrics import NAMES, MetricRefused, asked, value_list
+
+GROUP: Final = "external.metrics.k8s.io"
+VERSION: Final = "v1beta1"
+ROOT: Final = f"/apis/{GROUP}"
+
+log = logging.getLogger("magnetar.operator.metrics")
+
+_VERSION: Final = {"groupVersion": f"{GROUP}/{VERSION}", "version": VERSION}
+_GROUP: Final = {
+    "kind": "APIGroup",
+    "apiVersion": "v1",
+    "name": GROUP,
+    "versions": [_VERSION],
+    "preferredVersion": _VERSION,
+}
+_RESOURCES: Final = {
+    "kind": "APIResourceList",
+    "apiVersion": "v1",
+    "groupVersion": f"{GROUP}/{VERSION}",
+    "resources": [
+        {
+            "name": name,
+            "singularName": "",
+            "namespaced": True,
+            "kind": "ExternalMetricValueList",
+            "verbs": ["get"],
+        }
+        for name in NAMES
+    ],
+}
+
+
+def status(code: int, reason: str, message: str) -> JSONResponse:
+    """A failure, as Kubernetes tells it."""
+    body: dict[str, Any] = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "reason": reason,
+        "message": message,
+        "code": code,
+    }
+    return JSONResponse(body, code)
+
+
+def application(figures: Figures) -> Starlette:
+    """Serves values made of these figures."""
+
+    async def group(_: Request) -> JSONResponse:
+        return JSONResponse(_GROUP)
+
+    async def resources(_: Request) -> JSONResponse:
+        return JSONResponse(_RESOURCES)
+
+    async def value(request: Request) -> JSONResponse:
+        where = request.path_params
+        selector = request.query_params.get("labelSelector", "")
+        try:
+            question = asked(where["metric"], where["namespace"], selector)
+            found = await figures.value(question)
+        except MetricRefused as error:
+            return status(400, "BadRequest", str(error))
+        except NoFigure as error:
+            log.warning("no figure for an autoscaler: %s", error)
+            return status(503, "ServiceUnavailable", str(error))
+        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return JSONResponse(value_list(question, found, at))
+
+    async def unknown(request: Request, _: Exception) -> JSONResponse:
+        return status(404, "NotFound", f"there is no {request.url.path} here")
+
+    return Starlette(
+        routes=[
+            Route(ROOT, group),
+            Route(f"{ROOT}/{VERSION}", resources),
+            Route(f"{ROOT}/{VERSION}/namespaces/{{namespace}}/{{metric}}", value),
+        ],
+        exception_handlers={404: unknown},
+    )

@@ -1,0 +1,194 @@
+"""What autoscalers are told: pressure, the questions they ask, and when disks want a bookie."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar_operator.autoscale import hpa
+from magnetar_operator.autoscale.bookies import Disk, advise
+from magnetar_operator.autoscale.figures import FRESH_S, Figures, NoFigure
+from magnetar_operator.autoscale.metrics import (
+    NAMES,
+    PRESSURE_PERCENT_MAX,
+    DrainFigures,
+    MetricRefused,
+    asked,
+    pressure_percent,
+    quantity,
+)
+from magnetar_operator.models.cluster import Autoscaling, BacklogTarget, Bookie, DiskScaleUp
+
+GIB = 1 << 30
+
+
+def figures(backlog: int, into: float, out: float) -> DrainFigures:
+    return DrainFigures(1, backlog, backlog, into, out, 0.0)
+
+
+@given(st.integers(1, 10**12), st.floats(0, 1e9), st.floats(1, 1e9), st.integers(1, 3600))
+def test_pressure_is_the_share_of_brokers_that_is_missing(
+    backlog: int, into: float, out: float, drain_s: int
+) -> None:
+    found = pressure_percent(figures(backlog, into, out), drain_s)
+    assert 0 < found <= PRESSURE_PERCENT_MAX
+    if found < PRESSURE_PERCENT_MAX:
+        # As many times as much read as the pressure says, and the backlog is gone in that time.
+        faster = out * found / 100
+        assert backlog + into * drain_s == pytest.approx(faster * drain_s, rel=1e-6)
+
+
+def test_pressure_at_the_edges() -> None:
+    assert pressure_percent(figures(0, 1e6, 0.0), 120) == 0.0
+    assert pressure_percent(figures(1, 0.0, 0.0), 120) == PRESSURE_PERCENT_MAX
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (7, "7"), (1.5, "1500m"), (0.0004, "0"), (86_400.0, "86400")]
+)
+def test_quantities(value: float, text: str) -> None:
+    assert quantity(value) == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "selector", "said"),
+    [
+        ("magnetar_nonsense", "cluster=a", "there is no metric magnetar_nonsense"),
+        ("magnetar_backlog_bytes", "", "must be asked with the labels cluster"),
+        ("magnetar_backlog_bytes", "cluster in (a,b)", "only label=value"),
+        ("magnetar_drain_pressure_percent", "cluster=a,timeToDrain=0", "must be 1 to"),
+        ("magnetar_subscription_backlog_bytes", "cluster=a,tenant=t,topic=x", "namespace, subscr"),
+    ],
+)
+def test_bad_questions_are_told_what_to_ask(metric: str, selector: str, said: str) -> None:
+    with pytest.raises(MetricRefused, match=said):
+        asked(metric, "default", selector)
+
+
+def test_the_autoscaler_asks_what_is_answered() -> None:
+    autoscaling = Autoscaling(enabled=True, backlog=BacklogTarget(time_to_drain="5m"))
+    cpu, external = hpa.metrics("demo", autoscaling)
+    assert cpu["resource"]["target"]["averageUtilization"] == 70
+    metric = external["external"]["metric"]
+    assert metric["name"] in NAMES
+    selector = ",".join(f"{k}={v}" for k, v in metric["selector"]["matchLabels"].items())
+    question = asked(metric["name"], "default", selector)
+    assert (question.cluster, question.drain_s) == ("demo", 300)
+    only_cpu = Autoscaling(enabled=True, backlog=BacklogTarget(enabled=False))
+    assert [one["type"] for one in hpa.metrics("demo", only_cpu)] == ["Resource"]
+
+
+def told(
+    answer: Callable[[httpx.Request], Coroutine[None, None, httpx.Response]],
+) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+
+async def admin(_: str, cluster: str) -> str | None:
+    return "http://admin" if cluster == "demo" else None
+
+
+DRAIN = {
+    "backlogEntries": 3, "backlogBytes": 600, "wantedBytes": 600, "wantedBytesPerSecondIn": 0.0,
+    "wantedBytesPerSecondOut": 10.0, "timeToDrainSeconds": 60.0,
+}  # fmt: skip
+
+
+async def test_a_figure_is_asked_for_once_however_many_want_it() -> None:
+    requests: list[str] = []
+    go = asyncio.Event()
+    now = 0.0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        requests.append(request.url.path)
+        await go.wait()
+        return httpx.Response(200, json=DRAIN)
+
+    there = Figures(admin, told(answer), lambda: now)
+    question = asked("magnetar_time_to_drain_seconds", "default", "cluster=demo")
+    waiting = [asyncio.create_task(there.value(question)) for _ in range(10)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    go.set()
+    assert await asyncio.gather(*waiting[1:]) == [60.0] * 9
+    now = FRESH_S - 0.1
+    assert await there.value(question) == 60.0
+    assert len(requests) == 1
+    now = FRESH_S
+    assert await there.value(question) == 60.0
+    assert len(requests) == 2
+    await there.close()
+
+
+async def test_what_cannot_be_told_is_no_zero_and_is_asked_again() -> None:
+    codes = iter([503, 200])
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(next(codes), json=DRAIN)
+
+    there = Figures(admin, told(answer))
+    question = asked("magnetar_backlog_bytes", "default", "cluster=demo")
+    with pytest.raises(NoFigure, match="503"):
+        await there.value(question)
+    assert await there.value(question) == 600
+    with pytest.raises(NoFigure, match="no MagnetarCluster default/other"):
+        await there.value(asked("magnetar_backlog_bytes", "default", "cluster=other"))
+    await there.close()
+
+
+async def test_a_subscription_of_a_partitioned_topic_counts_as_a_whole() -> None:
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/partitions"):
+            return httpx.Response(200, json={"partitions": 4})
+        assert request.url.path.endswith("/persistent/t/n/orders/partitioned-stats")
+        return httpx.Response(
+            200, json={"subscriptions": {"work": {"msgBacklog": 12, "backlogSize": 9000}}}
+        )
+
+    there = Figures(admin, told(answer))
+    labels = "cluster=demo,tenant=t,namespace=n,topic=orders,subscription="
+    name = "magnetar_subscription_backlog_entries"
+    assert await there.value(asked(name, "default", labels + "work")) == 12
+    with pytest.raises(NoFigure, match="no subscription other"):
+        await there.value(asked(name, "default", labels + "other"))
+    await there.close()
+
+
+def disks(*used: int, writable: bool = True) -> list[Disk]:
+    return [
+        Disk(f"demo-bookie-{at}", 100 * GIB, (100 - percent) * GIB, writable)
+        for at, percent in enumerate(used)
+    ]
+
+
+CONSENT = Bookie(scale_up=DiskScaleUp(enabled=True, disk_percent=75, max_replicas=4))
+
+
+def test_without_consent_a_bookie_is_only_recommended() -> None:
+    found = advise(Bookie(), 3, disks(80, 78, 76), 1e9, 1800)
+    assert found.bookies == 3
+    assert found.recommendations[0][0] == "AddBookie"
+    assert "raise bookie.replicas to 4" in found.recommendations[0][1]
+
+
+def test_with_consent_one_is_added_at_a_time() -> None:
+    assert advise(CONSENT, 3, disks(80, 78, 76), 1e9, 1800).bookies == 4
+    assert advise(CONSENT, 3, disks(80, 78, 76), 60, 1800).bookies == 3, "so soon after the last"
+    assert advise(CONSENT, 4, disks(80, 78, 76), 1e9, 1800).bookies == 4, "the most there may be"
+    three_of_four = Bookie(scale_up=DiskScaleUp(enabled=True, max_replicas=9))
+    assert advise(three_of_four, 4, disks(80, 78, 76), 1e9, 1800).bookies == 4, "one is not known"
+
+
+@given(st.lists(st.integers(0, 100), max_size=8), st.booleans())
+def test_nothing_is_ever_removed(used: list[int], writable: bool) -> None:
+    found = advise(CONSENT, 3, disks(*used, writable=writable), 1e9, 0)
+    assert found.bookies in (3, 4)
+
+
+def test_one_full_disk_is_a_matter_of_its_volume() -> None:
+    found = advise(CONSENT, 3, disks(90, 20, 20), 1e9, 0)
+    assert found.bookies == 3
+    assert [kind for kind, _ in found.recommendations] == ["GrowVolume"]

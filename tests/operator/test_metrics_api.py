@@ -1,0 +1,161 @@
+"""The metrics API over TLS, with its certificate and its trust kept in a real Kubernetes."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from magnetar_operator.api_kinds import SECRET
+from magnetar_operator.autoscale import certificates
+from magnetar_operator.autoscale.api import ROOT, application
+from magnetar_operator.autoscale.figures import Figures
+from magnetar_operator.autoscale.metrics import NAMES
+from magnetar_operator.autoscale.serving import (
+    MetricsServer,
+    Place,
+    api_service,
+    serving_certificate,
+)
+from magnetar_operator.kube import KubeClient
+
+pytestmark = pytest.mark.kube
+
+DRAIN = {
+    "backlogEntries": 3, "backlogBytes": 600, "wantedBytes": 600, "wantedBytesPerSecondIn": 0.0,
+    "wantedBytesPerSecondOut": 10.0, "timeToDrainSeconds": 60.0,
+}  # fmt: skip
+PRESSURE = f"{ROOT}/v1beta1/namespaces/default/magnetar_drain_pressure_percent"
+
+
+def front_proxy(directory: Path) -> tuple[str, tuple[str, str]]:
+    """An authority as the aggregation layer has, and the files of its client's certificate."""
+    now = certificates.utc_now()
+    keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
+    names = [
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        for name in ("front-proxy-ca", "front-proxy-client")
+    ]
+    authority, made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(names[0])
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=name is names[0], path_length=None), True)
+        .sign(keys[0], hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+        for name, key in zip(names, keys, strict=True)
+    )
+    files = directory / "client.crt", directory / "client.key"
+    files[0].write_bytes(made)
+    files[1].write_bytes(
+        keys[1].private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return authority.decode(), (str(files[0]), str(files[1]))
+
+
+@pytest.fixture
+async def kube() -> AsyncIterator[KubeClient]:
+    client = KubeClient.connect()
+    yield client
+    await client.close()
+
+
+async def test_only_the_aggregation_layer_may_ask(
+    kube: KubeClient, kube_namespace: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    authority, client_files = front_proxy(tmp_path)
+    trust = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "authentication", "namespace": kube_namespace},
+        "data": {"requestheader-client-ca-file": authority},
+    }
+    await kube.apply(trust)
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=DRAIN)
+
+    async def admin_url(_: str, cluster: str) -> str | None:
+        return "http://admin" if cluster == "demo" else None
+
+    figures = Figures(admin_url, httpx.AsyncClient(transport=httpx.MockTransport(answer)))
+    place = Place(namespace=kube_namespace, host="127.0.0.1", port=unused_tcp_port)
+    server = MetricsServer(kube, application(figures), place, (kube_namespace, "authentication"))
+    await server.prepare()
+    task = asyncio.create_task(server.serve())
+    kept = certificates.of_secret(await kube.get(SECRET, place.secret, kube_namespace))
+    trusting = ssl.create_default_context(cadata=kept.certificate.decode())
+    proven = ssl.create_default_context(cadata=kept.certificate.decode())
+    proven.load_cert_chain(*client_files)
+    url = f"https://localhost:{unused_tcp_port}"
+    named = {"sni_hostname": place.dns_names[0]}
+    async with httpx.AsyncClient(verify=proven, base_url=url) as aggregator:
+        found = await _get(aggregator, f"{ROOT}/v1beta1", named)
+        assert {one["name"] for one in found.json()["resources"]} == set(NAMES)
+        query = "?labelSelector=cluster%3Ddemo%2CtimeToDrain%3D30"
+        item = (await _get(aggregator, PRESSURE + query, named)).json()["items"][0]
+        assert item["value"] == "200", "600 bytes within 30 s, and 10 a second are read"
+        assert (await _get(aggregator, PRESSURE, named)).status_code == 400
+        other = await _get(aggregator, PRESSURE + "?labelSelector=cluster%3Dx", named)
+        assert (other.status_code, other.json()["reason"]) == (503, "ServiceUnavailable")
+        assert (await _get(aggregator, "/openapi/v2", named)).status_code == 404
+    async with httpx.AsyncClient(verify=trusting, base_url=url) as anybody:
+        with pytest.raises(httpx.TransportError):
+            await anybody.get(PRESSURE, extensions=named)
+    server.stop()
+    await asyncio.wait_for(task, 10)
+    await figures.close()
+
+
+async def _get(client: httpx.AsyncClient, path: str, extensions: dict[str, str]) -> httpx.Response:
+    """Once the server listens."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                return await client.get(path, extensions=extensions)
+            except httpx.ConnectError:
+                await asyncio.sleep(0.05)
+
+
+async def test_two_operators_serve_with_one_certificate(
+    kube: KubeClient, kube_namespace: str
+) -> None:
+    place = Place(namespace=kube_namespace)
+    first, second = await asyncio.gather(
+        serving_certificate(kube, place), serving_certificate(kube, place)
+    )
+    assert first == second
+    assert await serving_certificate(kube, place) == first
+    elsewhere = Place(service="renamed", namespace=kube_namespace)
+    assert await serving_certificate(kube, elsewhere) != first, "its names do not fit"
+
+
+async def test_the_registration_is_accepted(kube: KubeClient) -> None:
+    made = certificates.make(["magnetar-operator.magnetar.svc"], certificates.utc_now())
+    applied = await kube.apply(api_service(Place(), made), dry_run=True)
+    assert applied.object["spec"]["service"]["port"] == 443
+
+
+def test_a_certificate_is_renewed_before_it_ends() -> None:
+    now = certificates.utc_now()
+    made = certificates.make(["a.b.svc"], now)
+    assert certificates.good(made, ["a.b.svc"], now)
+    assert not certificates.good(made, ["other.svc"], now)
+    late = now + timedelta(days=certificates.LIFETIME_DAYS - certificates.RENEWED_BEFORE_DAYS)
+    assert not certificates.good(made, ["a.b.svc"], late)
+    assert not certificates.good(certificates.Serving(b"", b""), ["a.b.svc"], now)
