@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.raw_client import RawClient, Refused
 
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topics import Topic
 from magnetar.core.errors import MetadataError, ServerError
 from magnetar.core.names import parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -27,15 +29,15 @@ async def test_one_topic_that_cannot_be_deleted_keeps_no_other(
         for name in names:
             topic = await service.topics.get_or_open(name, create=True)
             topic.last_active_ms = 0
-        delete = service.topics.delete
+        delete = service.topics.delete_if
 
-        async def failing(name: object, *, force: bool) -> None:
-            if name == names[0]:
+        async def failing(topic: Topic, holds: Callable[[Topic], bool]) -> None:
+            if topic.name == names[0]:
                 raise MetadataError("its record cannot be written")
-            await delete(name, force=force)  # type: ignore[arg-type]
+            await delete(topic, holds)
 
-        monkeypatch.setattr(service.topics, "delete", failing)
-        await service._delete_unused()
+        monkeypatch.setattr(service.topics, "delete_if", failing)
+        await service.upkeep.delete_unused()
         assert [topic.name for topic in service.topics] == names[:1]
 
 

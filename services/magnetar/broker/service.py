@@ -8,13 +8,14 @@ managed ledgers, and knows nothing of where they keep their bytes.
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlsplit
 
 from magnetar import __version__
 from magnetar.broker.entry_stamp import EntryStamp
+from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.ownership.always import Ownership
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord, Urls
@@ -32,8 +33,7 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext, TopicLimits
 from magnetar.broker.topic.counters import RATE_PERIOD_S
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic, TopicRegistry
+from magnetar.broker.topics import TopicRegistry
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.log import get_logger
@@ -56,8 +56,6 @@ HANDOVER_SHARE: Final = 0.7
 """Of the time for topics: for handing bundles over, in a cluster."""
 READ_ENTRIES_MIN: Final = 100
 """What a dispatcher's first read asks for (Pulsar: dispatcherMinReadBatchSize 1)."""
-TOPICS_PER_TURN: Final = 256
-"""That periodic work looks at in one turn of the loop."""
 _STARTS_KEY: Final = "/broker-starts"
 
 
@@ -119,6 +117,7 @@ class BrokerService:
         )
         news = PolicyNews(self.topics.__iter__, self.topics.loaded, self.tasks)
         self.policies.on_change = news.changed
+        self.upkeep = Upkeep(self.topics, clock)
         self.cluster_ownership: ClusterOwnership | None = None
         self._server: asyncio.Server | None = None
         self._no_sessions: asyncio.Event | None = None
@@ -195,13 +194,28 @@ class BrokerService:
             await self.session.start()
         self._every(self.settings.keep_alive_interval_s, self._keep_alive, "keep-alive")
         self._every(RATE_PERIOD_S, self._renew_rates, "rates")
-        self._every(self.settings.retention_check_interval_s, self._trim, "trim-ledgers")
-        if self.settings.delete_inactive_topics:
+        self._every(self.settings.retention_check_interval_s, self.upkeep.trim, "trim-ledgers")
+        self._every(
+            self.settings.ttl_check_interval_minutes * 60,
+            self.upkeep.expire_messages,
+            "expire-messages",
+        )
+        if self.settings.backlog_quota_checks:
             self._every(
-                self.settings.delete_inactive_topics_interval_s,
-                self._delete_unused,
-                "delete-unused-topics",
+                self.settings.backlog_quota_check_interval_s,
+                self.upkeep.check_quotas,
+                "check-backlog-quotas",
             )
+        self._every(
+            self.settings.subscription_check_interval_minutes * 60,
+            self.upkeep.expire_subscriptions,
+            "expire-subscriptions",
+        )
+        self._every(
+            self.settings.delete_inactive_topics_interval_s,
+            self.upkeep.delete_unused,
+            "delete-unused-topics",
+        )
 
     async def _follow_policies(self) -> None:
         records: NamespaceRecords
@@ -318,48 +332,14 @@ class BrokerService:
                 session.ping_sent = True
                 session.link.ping()
 
-    async def _each_topic(self) -> AsyncIterator[Topic]:
-        """All topics, some a turn: a hundred thousand must not hold up what is urgent."""
-        for count, topic in enumerate(self.topics, 1):
-            yield topic
-            if not count % TOPICS_PER_TURN:
-                await asyncio.sleep(0)
-
     async def _renew_rates(self) -> None:
-        async for topic in self._each_topic():
+        async for topic in self.upkeep.each_topic():
             if topic.counters.messages_in or topic.counters.message_rate_in:
                 topic.counters.renew_rates(RATE_PERIOD_S)
             for producer in topic.producers:
                 producer.renew_rates(RATE_PERIOD_S)
             for subscription in topic.subscriptions.values():
                 subscription.update_rates()
-
-    async def _trim(self) -> None:
-        async for topic in self._each_topic():
-            if isinstance(topic, PersistentTopic):
-                try:
-                    await topic.managed_ledger.trim()
-                except MagnetarError as error:
-                    log.warning("ledgers not trimmed", topic=topic.full_name, error=str(error))
-
-    async def _delete_unused(self) -> None:
-        idle_ms = self.settings.delete_inactive_topics_interval_s * 1000
-        async for topic in self._each_topic():
-            if not topic.is_idle or self.clock.now_ms() - topic.last_active_ms < idle_ms:
-                continue
-            if not isinstance(topic, PersistentTopic):
-                self.topics.drop_idle(topic.name)
-                continue
-            caught_up = self.settings.delete_inactive_topics_mode != "delete_when_no_subscriptions"
-            backlog = any(s.cursor.backlog for s in topic.subscriptions.values())
-            if topic.subscriptions and (not caught_up or backlog):
-                continue
-            try:
-                await self.topics.delete(topic.name, force=bool(topic.subscriptions))
-            except MagnetarError as error:
-                log.warning("unused topic not deleted", topic=topic.full_name, error=str(error))
-            else:
-                log.info("unused topic deleted", topic=topic.full_name)
 
 
 def _address_of(service_url: str, listener: socket.socket) -> tuple[str, int]:

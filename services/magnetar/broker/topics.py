@@ -14,7 +14,7 @@ this broker owns are opened; what the ownership does to them when bundles move i
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,7 @@ from magnetar.core.errors import (
     MagnetarError,
     NotAllowed,
     NotFound,
+    PreconditionFailed,
     ServiceNotReady,
     TopicNotFound,
 )
@@ -198,7 +199,6 @@ class TopicRegistry:
         topic: Topic
         if name.persistent:
             ledger, is_new = await self._open_ledger(name, create)
-            ledger.set_retention(*await self._retention(name.namespace))
             topic = PersistentTopic(name, ledger, self._context)
             await topic.recover_index()
         else:
@@ -213,6 +213,7 @@ class TopicRegistry:
             await self.ownership.require(name)
             raise ServiceNotReady(f"Topic {name} is being moved, please retry")
         self._open[str(name)] = topic
+        topic.policies_changed()  # it is told of changes from now on
         if isinstance(topic, PersistentTopic):
             topic.managed_ledger.when_fenced(lambda: self._fenced(name))
         if is_new:
@@ -230,19 +231,6 @@ class TopicRegistry:
             await self.ownership.doubt(name)
             await self.ownership.require(name)
             raise ServiceNotReady(f"Topic {name} is being moved, please retry") from error
-
-    async def _retention(self, namespace: NamespaceName) -> tuple[int, int]:
-        """(bytes, ms) of acked data to keep: the namespace's policy, else the broker's setting."""
-        policies = await self._resources.policies_known(namespace)
-        policy = policies.get("retention_policies") or {
-            "retentionTimeInMinutes": self._settings.retention_minutes,
-            "retentionSizeInMB": self._settings.retention_size_mb,
-        }
-        minutes, size_mb = policy["retentionTimeInMinutes"], policy["retentionSizeInMB"]
-        return (
-            size_mb if size_mb < 0 else size_mb << 20,
-            minutes if minutes < 0 else minutes * 60_000,
-        )
 
     async def _check_may_be_new(self, name: TopicName, create: bool) -> bool:
         """True, or raises TopicNotFound or NotAllowed."""
@@ -336,11 +324,27 @@ class TopicRegistry:
                 raise NotFound(f"Topic not found: {full}") from error
         await self._context.tasks.finish(self._delete(name, force), f"delete {name}")
 
-    async def _delete(self, name: TopicName, force: bool) -> None:
+    async def delete_if(self, topic: Topic, holds: Callable[[Topic], bool]) -> None:
+        """Deletes a loaded topic, with its subscriptions, if `holds` still holds of it then.
+
+        Nobody can attach between that look and the deletion. Raises PreconditionFailed.
+        """
+        await self._context.tasks.finish(
+            self._delete(topic.name, force=True, only=(topic, holds)), f"delete {topic.name}"
+        )
+
+    async def _delete(
+        self,
+        name: TopicName,
+        force: bool,
+        only: tuple[Topic, Callable[[Topic], bool]] | None = None,
+    ) -> None:
         full = str(name)
         topic = self._open.get(full)
         if full in self._leaving or full in self._opening:
             raise ServiceNotReady(f"Topic {full} is being moved or deleted, please retry")
+        if only is not None and (topic is not only[0] or not only[1](only[0])):
+            raise PreconditionFailed(f"Topic {full} is in use again")
         if topic is not None:
             topic.check_deletable(force=force)
             del self._open[full]

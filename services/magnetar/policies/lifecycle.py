@@ -56,6 +56,7 @@ RETENTION: Final = Policy(
     default=None,
     text="Keeps messages after every subscription has acknowledged them; whichever limit is "
     "reached first lets the oldest ledger go. Closed ledgers only.",
+    enforced_by="magnetar.broker.topic.persistent",
     broker_setting="retention_minutes, retention_size_mb",
     document="retention_policies",
     namespace=Rest("retention"),
@@ -69,6 +70,7 @@ MESSAGE_TTL: Final = Policy(
     type=Integer(Unit.SECONDS),
     default=0,
     text="Messages older than this are acknowledged for every subscription; 0: never.",
+    enforced_by="magnetar.broker.lifecycle.enforcing",
     broker_setting="message_ttl_s",
     document="message_ttl_in_seconds",
     namespace=Rest("messageTTL"),
@@ -116,6 +118,7 @@ BACKLOG_QUOTA: Final = Policy(
     ),
     default=None,
     text="Bounds what subscriptions leave unread, by size or by age.",
+    enforced_by="magnetar.broker.lifecycle.enforcing",
     broker_setting="backlog_quota_bytes, backlog_quota_s, backlog_quota_action",
     document="backlog_quota_map",
     namespace=Rest(
@@ -141,6 +144,7 @@ SUBSCRIPTION_EXPIRATION: Final = Policy(
     type=Integer(Unit.MINUTES),
     default=0,
     text="Subscriptions that nobody used for this long are deleted; 0: never.",
+    enforced_by="magnetar.broker.lifecycle.upkeep",
     broker_setting="subscription_expiration_minutes",
     document="subscription_expiration_time_minutes",
     namespace=Rest("subscriptionExpirationTime"),
@@ -174,6 +178,7 @@ INACTIVE_TOPICS: Final = Policy(
     ),
     default=None,
     text="Deletes topics that nobody uses.",
+    enforced_by="magnetar.broker.lifecycle.upkeep",
     broker_setting="delete_inactive_topics, delete_inactive_topics_mode, "
     "delete_inactive_topics_after_s",
     document="inactive_topic_policies",
@@ -209,6 +214,7 @@ PERSISTENCE: Final = Policy(
     ),
     default=None,
     text="How many copies new ledgers have, and how many a receipt waits for.",
+    enforced_by="magnetar.broker.topic.persistent",
     broker_setting="ensemble_size, write_quorum, ack_quorum",
     document="persistence",
     namespace=Rest("persistence"),

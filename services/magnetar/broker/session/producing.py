@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.lifecycle.enforcing import refusal as quota_refusal
 from magnetar.broker.session.schemas import schema_info
 from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
 from magnetar.broker.topic.producer import AccessMode, Producer
@@ -38,6 +39,8 @@ def on_producer(
 async def _attach(session: "Session", command: pb.CommandProducer, name: TopicName) -> None:
     service = session.service
     topic = await service.topics.get_or_open(name, create=service.settings.auto_topic_creation)
+    if isinstance(topic, PersistentTopic) and (refusal := await quota_refusal(topic)) is not None:
+        raise refusal
     producer = Producer(
         command.producer_id,
         command.producer_name or service.new_producer_name(),

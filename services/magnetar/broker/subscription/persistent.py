@@ -17,6 +17,7 @@ from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
+from magnetar.broker.lifecycle.expiry import older_end
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.admission import check_type
@@ -24,6 +25,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
+from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
     ConsumerNotFound,
@@ -58,6 +60,7 @@ class PersistentSubscription:
 
     __slots__ = (
         "_context",
+        "_expired_before",
         "_gone",
         "_mark_delete_moved_ms",
         "_mark_delete_seen",
@@ -66,6 +69,7 @@ class PersistentSubscription:
         "closed",
         "cursor",
         "dispatcher",
+        "expired_rate",
         "expired_total",
         "last_expire_ms",
         "last_expired",
@@ -99,6 +103,8 @@ class PersistentSubscription:
         self.expired_total = 0
         self.last_expired = 0
         self.last_expire_ms = 0
+        self.expired_rate = 0.0
+        self._expired_before = 0
         self._mark_delete_seen = cursor.mark_delete
         self._mark_delete_moved_ms = 0
         self._gone = GoneConsumers()
@@ -286,31 +292,35 @@ class PersistentSubscription:
 
     async def expire(self, age_s: float) -> bool:
         """Acknowledges what was published more than `age_s` ago; whether there was anything."""
-        now_ms = self.clock.now_ms()
-        target = await cursor_moves.last_older_than(self.ledger, now_ms - int(age_s * 1000))
-        return self.expire_up_to(target)
+        before_ms = self.clock.now_ms() - int(age_s * 1000)
+        return self.expire_up_to(await older_end(self.ledger, before_ms, self.cursor.mark_delete))
 
     def expire_up_to(self, target: Position | None) -> bool:
         """Acknowledges everything up to `target`, if given; whether there was anything."""
         self.last_expire_ms, self.last_expired = self.clock.now_ms(), 0
         if target is None or target <= self.cursor.mark_delete:
             return False
-        before = self.cursor.backlog
-        self._ack_up_to(target)
-        self.last_expired = before - self.cursor.backlog
+        self.last_expired = self._ack_up_to(target)
         self.expired_total += self.last_expired
         return True
+
+    def evict_up_to(self, target: Position) -> int:
+        """Acknowledges everything up to `target` for a backlog quota; how many entries."""
+        return self._ack_up_to(target)
 
     async def peek(self, nth: int) -> Entry | None:
         """The nth unacknowledged entry, counted from 1."""
         position = await cursor_moves.nth_unacked(self.ledger, self.cursor, nth, exact=True)
         return None if position is None else await self.ledger.read_entry(position)
 
-    def _ack_up_to(self, position: Position) -> None:
+    def _ack_up_to(self, position: Position) -> int:
+        """How many entries that acknowledged."""
+        before = self.cursor.backlog
         if position > self.cursor.mark_delete:
             self.cursor.ack_cumulative(position)
             if self.dispatcher is not None:
                 self.dispatcher.settle_up_to(position)
+        return before - self.cursor.backlog
 
     # -- the end
 
@@ -366,7 +376,9 @@ class PersistentSubscription:
     # -- what is told of it
 
     def update_rates(self) -> None:
-        """Call at the pace at which rates are refreshed (Pulsar: once a minute)."""
+        """Call once every RATE_PERIOD_S (Pulsar: once a minute)."""
+        self.expired_rate = (self.expired_total - self._expired_before) / RATE_PERIOD_S
+        self._expired_before = self.expired_total
         now_s = self.clock.monotonic()
         for consumer in self.consumers:
             consumer.rates.update(consumer, now_s)
@@ -381,6 +393,7 @@ class PersistentSubscription:
             backlog_size=cursor.backlog_bytes_estimate,
             msg_backlog_no_delayed=cursor.backlog,
             type=self.type.name if self.type is not None else "None",
+            msg_rate_expired=self.expired_rate,
             msg_expired=self.last_expired,
             total_msg_expired=self.expired_total,
             last_expire_timestamp=self.last_expire_ms,

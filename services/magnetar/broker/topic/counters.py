@@ -25,6 +25,8 @@ class TopicCounters:
         "bytes_rate_in",
         "entries_in",
         "entry_size_counts",
+        "evictions_by_age",
+        "evictions_by_size",
         "last_published_ms",
         "message_rate_in",
         "messages_in",
@@ -38,6 +40,8 @@ class TopicCounters:
         self.bytes_in = 0
         self.entries_in = 0
         self.publish_errors = 0
+        self.evictions_by_age = 0
+        self.evictions_by_size = 0
         self.last_published_ms = 0
         self.message_rate_in = 0.0
         self.bytes_rate_in = 0.0

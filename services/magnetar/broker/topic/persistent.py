@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.entry_stamp import last_index
+from magnetar.broker.lifecycle.limits import quorums_of, retention_of
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.applied import AppliedPolicies
 from magnetar.broker.schema.model import SchemaInfo
@@ -40,6 +41,7 @@ from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
 
 log = get_logger("magnetar.topic")
 
@@ -297,6 +299,11 @@ class PersistentTopic:
 
     def policies_changed(self) -> None:
         """Called after a change that may concern this topic (`policies.telling`)."""
+        value, ledger = self.policies.value, self.managed_ledger
+        retention, quorums = retention_of(value(RETENTION)), quorums_of(value(PERSISTENCE))
+        ledger.quorums = quorums
+        if retention != ledger.retention:
+            ledger.set_retention(retention.size_bytes, retention.time_ms)
 
     @property
     def is_idle(self) -> bool:
