@@ -141,6 +141,8 @@ def _bare(shape: shapes.Type) -> Schema:
     schema = _type(shape)
     if isinstance(shape, shapes.StructType):
         return {"description": _first_line(shape.cls), **schema}
+    if schema.get(PRESERVE):
+        return {"description": "As Kubernetes has it.", **schema}
     return schema
 
 

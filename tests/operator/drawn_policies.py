@@ -1,0 +1,78 @@
+"""Hypothesis strategies for values of policies as manifests have them, from the policies' types.
+
+Each part is valid by itself (in range, of a whole number of units); the rules between the fields
+of a record may hold or not.
+"""
+
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from magnetar.policies.types import (
+    INT32_MAX,
+    Boolean,
+    Choice,
+    Field,
+    Integer,
+    ListOf,
+    MapOf,
+    Number,
+    Record,
+    Text,
+    Type,
+)
+from magnetar_operator.models.values import format_duration, format_size, scale, suffixes
+
+SAFE_INTEGER_MAX: Final = 2**53
+"""What JSON holds exactly in every program that reads it on the way."""
+ITEMS_DRAWN_MAX: Final = 3
+
+
+def manifests(kind: Type) -> st.SearchStrategy[Any]:
+    """Values of a type, as people write them."""
+    match kind:
+        case Integer():
+            return _integers(kind)
+        case Number():
+            return st.floats(kind.low, 1e6, allow_nan=False) | st.just(kind.low)
+        case Boolean():
+            return st.booleans()
+        case Text():
+            return st.from_regex(r"[a-z][-a-z0-9]{0,8}", fullmatch=True)
+        case Choice():
+            return st.sampled_from(sorted(kind.meanings))
+        case ListOf():
+            return st.lists(manifests(kind.item), unique=True, max_size=ITEMS_DRAWN_MAX)
+        case MapOf():
+            return st.dictionaries(
+                manifests(kind.key), manifests(kind.value), max_size=ITEMS_DRAWN_MAX
+            )
+        case Record():
+            return _records(kind)
+
+
+def _records(kind: Record) -> st.SearchStrategy[dict[str, Any]]:
+    def named(fields: list[Field]) -> dict[str, st.SearchStrategy[Any]]:
+        return {one.manifest_name: manifests(one.type) for one in fields}
+
+    return st.fixed_dictionaries(
+        named([one for one in kind.fields if one.required]),
+        optional=named([one for one in kind.fields if not one.required]),
+    )
+
+
+def _integers(kind: Integer) -> st.SearchStrategy[int | str]:
+    high = min(kind.high, SAFE_INTEGER_MAX)
+    counts = st.sampled_from([kind.low, 0, 1, 2, 3, high]) | st.integers(kind.low, high)
+    counts = counts.filter(lambda count: kind.low <= count)
+    known = suffixes(kind.unit)
+    if not known:
+        return counts
+    shown = format_duration if kind.unit.is_duration else format_size
+    whole = [name for name, amount in known.items() if amount % scale(kind.unit) == 0]
+    with_suffix = st.builds(
+        lambda number, name: f"{number}{name}",
+        st.integers(max(kind.low, 0), 20),
+        st.sampled_from(whole),
+    ).filter(lambda text: kind.high > INT32_MAX or not text.endswith("Pi"))
+    return counts | counts.map(str) | counts.map(lambda one: shown(one, kind.unit)) | with_suffix

@@ -1,0 +1,185 @@
+"""The generated CRDs: up to date, all of the registry, described and bounded throughout."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from magnetar.policies.policy import Level
+from magnetar.policies.registry import at
+from magnetar.policies.types import Record
+from magnetar_operator.models import crdgen
+from magnetar_operator.models.base import Cel
+from magnetar_operator.models.kinds import BY_KIND, KINDS, Kind
+from magnetar_operator.models.policy_schema import of_policy
+from magnetar_operator.models.schema import PRESERVE, Schema
+from magnetar_operator.models.values import all_to_rest
+
+CRDS = crdgen.ROOT / "crds"
+SAMPLES = sorted((CRDS / "samples").glob("*.yaml"))
+KUBERNETES_SHORT = {"cm", "cs", "csr", "deploy", "ds", "ep", "ev", "hpa", "ing", "limits", "netpol",
+                    "no", "ns", "pc", "pdb", "po", "pv", "pvc", "quota", "rc", "rs", "sa", "sc",
+                    "sts", "svc", "crd", "crds", "cj"}  # fmt: skip
+STREAMNATIVE_SHORT = {"pconn", "ptenant", "pns", "ptopic", "ppermission", "ppackage", "pfunction",
+                      "psink", "psource", "pgeo", "psub"}  # fmt: skip
+
+
+def spec_of(kind: Kind) -> Schema:
+    schema: Schema = crdgen.whole(kind)["properties"]["spec"]
+    return schema
+
+
+def walk(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    yield path, schema
+    for name, one in schema.get("properties", {}).items():
+        yield from walk(one, f"{path}.{name}")
+    if "items" in schema:
+        yield from walk(schema["items"], f"{path}[]")
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from walk(schema["additionalProperties"], f"{path}{{}}")
+
+
+def everything() -> Iterator[tuple[str, Schema]]:
+    for kind in KINDS:
+        for part in ("spec", "status"):
+            yield from walk(crdgen.whole(kind)["properties"][part], f"{kind.kind}.{part}")
+
+
+def documents(sample: Path) -> list[dict[str, Any]]:
+    return [one for one in yaml.safe_load_all(sample.read_text()) if one]
+
+
+def test_nothing_is_stale() -> None:
+    stale = [
+        path
+        for path, text in crdgen.files().items()
+        if not (crdgen.ROOT / path).is_file() or (crdgen.ROOT / path).read_text() != text
+    ]
+    assert not stale, "type: make crds"
+
+
+def test_a_stale_file_is_named_and_made_anew(tmp_path: Path, capsys: Any) -> None:
+    assert crdgen.main(["--root", str(tmp_path)]) == 0
+    assert crdgen.main(["--root", str(tmp_path), "--check"]) == 0
+    (tmp_path / "crds/topics.yaml").write_text("by hand")
+    assert crdgen.main(["--root", str(tmp_path), "--check"]) == 1
+    assert "crds/topics.yaml is stale: make crds" in capsys.readouterr().err
+    assert (tmp_path / "crds/topics.yaml").read_text() == "by hand"
+
+
+@pytest.mark.parametrize(
+    ("kind", "level"), [("Namespace", Level.NAMESPACE), ("Topic", Level.TOPIC)]
+)
+def test_every_policy_of_the_registry_is_in_the_crd(kind: str, level: Level) -> None:
+    there = spec_of(BY_KIND[kind])["properties"]["policies"]["properties"]
+    assert set(there) == {policy.manifest for policy in at(level)}
+    for policy in at(level):
+        assert policy.text in there[policy.manifest]["description"]
+        if isinstance(policy.type, Record):
+            assert set(there[policy.manifest]["properties"]) == {
+                one.manifest_name for one in policy.type.fields
+            }
+            rules = [one["rule"] for one in there[policy.manifest].get(
+                "x-kubernetes-validations", ())]  # fmt: skip
+            assert rules == [one.cel for one in policy.type.rules]
+
+
+def test_a_policy_has_no_schema_where_it_cannot_be_set() -> None:
+    only_above = next(one for one in at(Level.NAMESPACE) if one.topic is None)
+    with pytest.raises(ValueError, match="is no policy of a topic"):
+        of_policy(only_above, Level.TOPIC)
+
+
+def test_every_field_is_described_in_a_sentence() -> None:
+    for path, schema in everything():
+        if path.endswith("{}") or (path.endswith("[]") and schema.get("type") != "object"):
+            continue
+        text = schema.get("description", "")
+        assert text, path
+        assert re.match(r"[\"`A-Z]|pulsar", text), (path, text)
+        assert text.endswith((".", "…")), (path, text)
+
+
+def test_everything_has_a_bound() -> None:
+    """Without one the API server costs a rule as if the value were as long as can be."""
+    for path, schema in everything():
+        kind = schema.get("type")
+        if kind == "array":
+            assert "maxItems" in schema, path
+        if kind == "string" and "enum" not in schema:
+            assert "maxLength" in schema, path
+        if "additionalProperties" in schema:
+            assert "maxProperties" in schema, path
+        if kind == "object":
+            known = {"properties", "additionalProperties", PRESERVE} & set(schema)
+            assert known, f"{path} would be pruned to nothing"
+
+
+def test_stored_defaults_are_only_those_that_are_decided() -> None:
+    stored = {path for path, schema in everything() if "default" in schema}
+    assert stored == {
+        "MagnetarCluster.spec.broker",
+        "MagnetarCluster.spec.broker.replicas",
+        "MagnetarCluster.spec.bookie",
+        "MagnetarCluster.spec.bookie.replicas",
+        "MagnetarCluster.spec.bookie.storage",
+        "MagnetarCluster.spec.bookie.storage.size",
+        "MagnetarCluster.spec.etcd.storage.size",
+        "Tenant.spec.lifecyclePolicy",
+        "Namespace.spec.lifecyclePolicy",
+        "Topic.spec.lifecyclePolicy",
+        "Subscription.spec.lifecyclePolicy",
+    }
+
+
+def test_short_names_are_ours_alone() -> None:
+    short = [kind.short for kind in KINDS]
+    assert short == ["mcluster", "mtenant", "mns", "mtopic", "msub", "mspark"]
+    assert not set(short) & (KUBERNETES_SHORT | STREAMNATIVE_SHORT)
+
+
+def test_columns_read_fields_that_there_are() -> None:
+    for kind in KINDS:
+        fields = {path for path, _ in walk(crdgen.whole(kind), "")}
+        for column in kind.columns:
+            path = re.sub(r"\[\?.*?\]", "[]", column.path)
+            assert path.startswith(".metadata.") or path in fields, (kind.kind, column.path)
+
+
+def test_rules_name_fields_that_there_are() -> None:
+    for path, schema in everything():
+        for rule in schema.get("x-kubernetes-validations", ()):
+            assert rule["message"], path
+            if "fieldPath" in rule:
+                assert rule["fieldPath"][1:].split(".")[0] in schema["properties"], (path, rule)
+
+
+def test_transition_rules_are_known_as_such() -> None:
+    assert Cel("self.a == oldSelf.a", "fixed").is_transition
+    assert not Cel("self.a > 0", "positive").is_transition
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
+def test_a_sample_is_what_the_models_read(sample: Path) -> None:
+    for one in documents(sample):
+        spec = BY_KIND[one["kind"]].spec.parse(one["spec"])
+        assert BY_KIND[one["kind"]].spec.parse(spec.manifest()) == spec
+        level = {"Namespace": Level.NAMESPACE, "Topic": Level.TOPIC}.get(one["kind"])
+        if level is not None:
+            assert all_to_rest(level, one["spec"]["policies"])
+
+
+def test_there_is_a_sample_of_each_kind() -> None:
+    sampled = {one["kind"] for sample in SAMPLES for one in documents(sample)}
+    assert sampled == set(BY_KIND)
+
+
+def test_the_reference_names_every_field_of_every_spec() -> None:
+    page = (crdgen.ROOT / "docs/crds.md").read_text()
+    for kind in KINDS:
+        for path, _ in walk(spec_of(kind), ""):
+            if path and not path.endswith(("{}", "[]")):
+                assert f"`{path[1:].replace('{}', '')}`" in page, f"{kind.kind}.spec{path}"
