@@ -1,4 +1,4 @@
-{{/* Brokers by load. Names of the metrics are those of the operator's adapter. */}}
+{{/* Brokers by load, where the operator does not make it. */}}
 {{- define "magnetar.brokerAutoscaler" -}}
 {{- $name := include "magnetar.name" . -}}
 {{- $scaling := .Values.broker.autoscaling -}}
@@ -30,18 +30,23 @@ spec:
     {{- if $scaling.behavior }}
     {{- toYaml $scaling.behavior | nindent 4 }}
     {{- else }}
-    # One broker at a time on the way down: its bundles are taken over before the next goes.
-    scaleDown:
-      stabilizationWindowSeconds: 300
-      policies:
-        - type: Pods
-          value: 1
-          periodSeconds: 60
+    # Up at once; down one at a time, whose bundles are taken over before the next one goes.
     scaleUp:
       stabilizationWindowSeconds: 0
+      selectPolicy: Max
       policies:
         - type: Percent
           value: 100
+          periodSeconds: 30
+        - type: Pods
+          value: 2
+          periodSeconds: 30
+    scaleDown:
+      stabilizationWindowSeconds: 300
+      selectPolicy: Max
+      policies:
+        - type: Pods
+          value: 1
           periodSeconds: 60
     {{- end }}
 {{- end -}}

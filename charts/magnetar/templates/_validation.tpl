@@ -138,8 +138,8 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- if and (not $scaling.metrics) (not (dig "requests" "cpu" "" $values.broker.resources)) -}}
 {{- $errors = append $errors "broker.resources.requests.cpu: autoscaling by CPU is in percent of it; set it, or broker.autoscaling.metrics" -}}
 {{- end -}}
-{{- if and $scaling.backlog.enabled (not $values.operator.enabled) -}}
-{{- $errors = append $errors "broker.autoscaling.backlog.enabled: the operator serves that metric; set operator.enabled, or backlog.enabled to false" -}}
+{{- if and $scaling.backlog.enabled (include "magnetar.plain" .) -}}
+{{- $errors = append $errors "broker.autoscaling.backlog.enabled: the operator serves that metric for its own clusters; set operator.enabled and operator.cluster, or backlog.enabled to false" -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $errors -}}
