@@ -8,6 +8,7 @@ from typing import Final
 
 FINALIZER: Final = "magnetar.io/cleanup"
 HEALTH_PORT: Final = 8080
+METRICS_API_PORT: Final = 8443
 LEASE_NAME: Final = "magnetar-operator"
 DEFAULT_IMAGE: Final = "magnetar:latest"
 DEFAULT_ETCD_IMAGE: Final = "quay.io/coreos/etcd:v3.5.21"
@@ -39,6 +40,9 @@ class Settings:
     """Where the operator itself runs; NetworkPolicies let it in from there."""
     autoscaling: bool = True
     """Whether the metrics API for HPAs is served."""
+    service: str = "magnetar-operator"
+    """The Service of this operator; the API server reaches the metrics API by it."""
+    metrics_api_port: int = METRICS_API_PORT
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
@@ -60,4 +64,6 @@ class Settings:
             etcd_image=text("ETCD_IMAGE", DEFAULT_ETCD_IMAGE),
             pod_namespace=environ.get("POD_NAMESPACE", ""),
             autoscaling=text("AUTOSCALING", "true").lower() != "false",
+            service=text("SERVICE", "magnetar-operator"),
+            metrics_api_port=int(text("METRICS_API_PORT", str(METRICS_API_PORT))),
         )

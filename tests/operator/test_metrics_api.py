@@ -1,6 +1,7 @@
 """The metrics API over TLS, with its certificate and its trust kept in a real Kubernetes."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -17,14 +18,18 @@ from magnetar_operator.api_kinds import SECRET
 from magnetar_operator.autoscale import certificates
 from magnetar_operator.autoscale.api import ROOT, application
 from magnetar_operator.autoscale.figures import Figures
+from magnetar_operator.autoscale.handlers import register
 from magnetar_operator.autoscale.metrics import NAMES
 from magnetar_operator.autoscale.serving import (
     MetricsServer,
     Place,
-    api_service,
     serving_certificate,
 )
+from magnetar_operator.context import Context
+from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
+from magnetar_operator.settings import Settings
+from magnetar_operator.work import Work
 
 pytestmark = pytest.mark.kube
 
@@ -117,7 +122,7 @@ async def test_only_the_aggregation_layer_may_ask(
     async with httpx.AsyncClient(verify=trusting, base_url=url) as anybody:
         with pytest.raises(httpx.TransportError):
             await anybody.get(PRESSURE, extensions=named)
-    server.stop()
+    await server.stop()
     await asyncio.wait_for(task, 10)
     await figures.close()
 
@@ -145,12 +150,6 @@ async def test_two_operators_serve_with_one_certificate(
     assert await serving_certificate(kube, elsewhere) != first, "its names do not fit"
 
 
-async def test_the_registration_is_accepted(kube: KubeClient) -> None:
-    made = certificates.make(["magnetar-operator.magnetar.svc"], certificates.utc_now())
-    applied = await kube.apply(api_service(Place(), made), dry_run=True)
-    assert applied.object["spec"]["service"]["port"] == 443
-
-
 def test_a_certificate_is_renewed_before_it_ends() -> None:
     now = certificates.utc_now()
     made = certificates.make(["a.b.svc"], now)
@@ -159,3 +158,33 @@ def test_a_certificate_is_renewed_before_it_ends() -> None:
     late = now + timedelta(days=certificates.LIFETIME_DAYS - certificates.RENEWED_BEFORE_DAYS)
     assert not certificates.good(made, ["a.b.svc"], late)
     assert not certificates.good(certificates.Serving(b"", b""), ["a.b.svc"], now)
+
+
+def context(settings: Settings, kube: KubeClient) -> Context:
+    return Context(settings, kube, Events(kube), Work(1, 60.0))
+
+
+async def test_it_serves_as_a_part_of_the_operator(
+    kube: KubeClient, kube_namespace: str, unused_tcp_port: int
+) -> None:
+    settings = Settings(
+        pod_namespace=kube_namespace, host="127.0.0.1", metrics_api_port=unused_tcp_port
+    )
+    part = register(context(settings, kube))
+    assert part is not None
+    async with part, asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+                writer.close()
+                await writer.wait_closed()
+                break
+            await asyncio.sleep(0.05)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+    assert await kube.find(SECRET, "magnetar-operator-metrics-tls", kube_namespace)
+
+
+async def test_without_a_service_of_its_own_nothing_is_served(kube: KubeClient) -> None:
+    assert register(context(Settings(), kube)) is None
+    assert register(context(Settings(pod_namespace="a", autoscaling=False), kube)) is None

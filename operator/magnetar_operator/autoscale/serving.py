@@ -2,13 +2,15 @@
 
 Only the aggregation layer may ask: its client certificate must come from the authority that the
 ConfigMap `kube-system/extension-apiserver-authentication` names for it. Our own certificate is kept
-in a Secret (`certificates`), and the APIService carries it.
+in a Secret (`certificates`), and put into the APIService.
 
-There is one external metrics API in a Kubernetes. Where another adapter has it already (KEDA, a
-Prometheus adapter), it is left alone: `register` says whose it is, and autoscalers of brokers go by
-CPU. Nothing is unregistered when the operator ends: the next one goes on.
+The APIService itself comes and goes with the operator's installation: one that stayed behind
+without its server would keep every namespace of the Kubernetes from being deleted. There is one
+external metrics API in a Kubernetes; where another adapter has it (KEDA, a Prometheus adapter), it
+is left alone, and brokers scale by CPU.
 """
 
+import asyncio
 import contextlib
 import logging
 import ssl
@@ -21,7 +23,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from magnetar_operator.api_kinds import API_SERVICE, CONFIG_MAP, SECRET, Object
+from magnetar_operator.api_kinds import API_SERVICE, CONFIG_MAP, SECRET
 from magnetar_operator.autoscale import certificates
 from magnetar_operator.autoscale.api import GROUP, VERSION
 from magnetar_operator.autoscale.certificates import Serving
@@ -29,7 +31,6 @@ from magnetar_operator.kube import Conflict, KubeClient
 
 API_SERVICE_NAME: Final = f"{VERSION}.{GROUP}"
 AUTHENTICATION: Final = ("kube-system", "extension-apiserver-authentication")
-PRIORITY: Final = 100
 SHUTDOWN_S_MAX: Final = 5
 
 log = logging.getLogger("magnetar.operator.metrics")
@@ -41,7 +42,6 @@ class Place:
 
     service: str = "magnetar-operator"
     namespace: str = "magnetar"
-    service_port: int = 443
     secret: str = "magnetar-operator-metrics-tls"  # noqa: S105 - a name
     host: str = "0.0.0.0"  # noqa: S104 - in its pod
     port: int = 8443
@@ -77,6 +77,8 @@ class MetricsServer:
         self._server: _Server | None = None
         self._serving: Serving | None = None
         self._authority = b""
+        self._told = ""
+        self._ended = asyncio.Event()
 
     async def prepare(self) -> None:
         """Gets the certificate and whom to trust. Raises KubeError."""
@@ -109,24 +111,38 @@ class MetricsServer:
             )
             config.load()
         self._server = _Server(config)
-        await self._server.serve()
+        try:
+            await self._server.serve()
+        finally:
+            self._ended.set()
 
-    def stop(self) -> None:
-        """`serve` returns soon."""
+    async def stop(self) -> None:
+        """Ends `serve`, in order: its socket is closed when this returns."""
         if self._server is not None:
             self._server.should_exit = True
+            async with asyncio.timeout(2 * SHUTDOWN_S_MAX):
+                await self._ended.wait()
 
-    async def register(self) -> str:
-        """Makes the API server send questions here; empty, or who has the API instead of us."""
+    async def register(self) -> bool:
+        """Has the API server trust this certificate; False where questions do not come here."""
         assert self._serving is not None  # noqa: S101 - prepared before
         found = await self._kube.find(API_SERVICE, API_SERVICE_NAME)
-        service = ((found or {}).get("spec") or {}).get("service") or {}
-        other = f"{service.get('namespace')}/{service.get('name')}"
-        if found is not None and other != f"{self._place.namespace}/{self._place.service}":
-            log.warning("external metrics are served by %s: brokers scale by CPU only", other)
-            return other
-        await self._kube.apply(api_service(self._place, self._serving), before=found)
-        return ""
+        spec = (found or {}).get("spec") or {}
+        service = spec.get("service") or {}
+        if (service.get("namespace"), service.get("name")) != (
+            self._place.namespace,
+            self._place.service,
+        ):
+            whose = f"{service.get('namespace')}/{service.get('name')}" if service else "nobody"
+            if whose != self._told:
+                self._told = whose
+                log.warning("external metrics are served by %s: brokers scale by CPU only", whose)
+            return False
+        bundle = certificates.bundle(self._serving)
+        if spec.get("caBundle") != bundle:
+            change = {"spec": {"caBundle": bundle}}
+            await self._kube.merge(API_SERVICE, None, API_SERVICE_NAME, change)
+        return True
 
 
 async def serving_certificate(kube: KubeClient, place: Place) -> Serving:
@@ -149,27 +165,3 @@ async def serving_certificate(kube: KubeClient, place: Place) -> Serving:
         # Another operator was quicker: both serve with its certificate.
         return certificates.of_secret(await kube.get(SECRET, place.secret, place.namespace))
     return made
-
-
-def api_service(place: Place, serving: Serving) -> Object:
-    """The registration."""
-    return {
-        "apiVersion": API_SERVICE.api_version,
-        "kind": API_SERVICE.kind,
-        "metadata": {
-            "name": API_SERVICE_NAME,
-            "labels": {"app.kubernetes.io/managed-by": "magnetar-operator"},
-        },
-        "spec": {
-            "group": GROUP,
-            "version": VERSION,
-            "groupPriorityMinimum": PRIORITY,
-            "versionPriority": PRIORITY,
-            "caBundle": certificates.bundle(serving),
-            "service": {
-                "namespace": place.namespace,
-                "name": place.service,
-                "port": place.service_port,
-            },
-        },
-    }
