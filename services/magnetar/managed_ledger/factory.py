@@ -23,6 +23,7 @@ from magnetar.managed_ledger.errors import ManagedLedgerClosed
 from magnetar.managed_ledger.guarded import Guard, unguarded
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.opening import delete_managed_ledger, open_managed_ledger
+from magnetar.managed_ledger.outline import Outline, outline
 from magnetar.managed_ledger.record import (
     MANAGED_LEDGERS_PREFIX,
     CursorRecord,
@@ -169,6 +170,11 @@ class ManagedLedgerFactory:
             for cursor in await self._store.list(cursors_prefix(name))
         }
         return ManagedLedgerInfo(name, stored.revision, record, cursors)
+
+    async def outline(self, name: str) -> Outline:
+        """What its records tell of its ledgers and cursors, without opening it. Raises NotFound."""
+        info = await self.info(name)
+        return await outline(info.record, info.cursors, self._context.ledgers)
 
     async def delete(self, name: str) -> None:
         """Deletes it with its cursors and entries. Raises NotFound."""

@@ -11,6 +11,7 @@ from typing import Final
 from magnetar.admin.metrics.balance_series import balance_families
 from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_families
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
+from magnetar.admin.metrics.quota_series import QuotaSeries
 from magnetar.admin.metrics.subscription_series import NO_SUBSCRIPTIONS, SubscriptionSeries
 from magnetar.admin.metrics.topic_series import (
     ROW,
@@ -65,9 +66,12 @@ class MetricsPage:
         subscriptions = SubscriptionSeries(
             rows=settings.topic_metrics, consumers=settings.consumer_metrics
         )
+        quotas = QuotaSeries()
         namespaces: list[str] = []
         for count, topic in enumerate(service.topics):
-            _collect(topic, topic_labels(cluster, topic), topics, subscriptions)
+            labels_of_topic = topic_labels(cluster, topic)
+            _collect(topic, labels_of_topic, topics, subscriptions)
+            quotas.add(labels_of_topic, topic)
             namespaces.append(f"{topic.name.tenant}/{topic.name.namespace_local}")
             if count % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -97,6 +101,8 @@ class MetricsPage:
         for piece in pieces:
             yield piece
             await asyncio.sleep(0)
+        for piece in quotas.families(cluster, topics=settings.topic_metrics):
+            yield piece
         for piece in subscriptions.families():
             yield piece
             await asyncio.sleep(0)

@@ -88,7 +88,11 @@ class SubscriptionSeries:
     def add(self, topic_labels: str, name: str, subscription: Subscription) -> Sums:
         """One subscription of the topic whose label text is given."""
         labels = f'{topic_labels[:-1]},subscription="{escape(name)}"}}'
-        if isinstance(subscription, PersistentSubscription) and subscription.dispatcher is None:
+        if (
+            isinstance(subscription, PersistentSubscription)
+            and subscription.dispatcher is None
+            and not subscription.last_expire_ms
+        ):
             # Nobody was ever attached since the topic was opened: only the backlog is not zero.
             cursor = subscription.cursor
             backlog = cursor.backlog

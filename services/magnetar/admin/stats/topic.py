@@ -10,13 +10,13 @@ import msgspec
 
 from magnetar.admin.stats.publisher import PublisherStats, publisher_stats
 from magnetar.broker.dispatch.metadata import publish_time_ms
+from magnetar.broker.lifecycle.quota import QuotaType, quotas_of
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
+from magnetar.policies.lifecycle import BACKLOG_QUOTA
 
-BACKLOG_QUOTA_BYTES: Final = 10 << 30
-"""What Pulsar shows where no quota is set (backlogQuotaDefaultLimitGB=10); none is enforced."""
-UNLIMITED_TIME: Final = -1
+UNLIMITED: Final = -1
 
 
 class CompactionStats(msgspec.Struct, rename="camel"):
@@ -102,8 +102,7 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
         ledger = topic.managed_ledger
         stats.storage_size = ledger.bytes_total
         stats.topic_creation_time_stamp = ledger.created_ms
-        stats.backlog_quota_limit_size = BACKLOG_QUOTA_BYTES
-        stats.backlog_quota_limit_time = UNLIMITED_TIME
+        stats.backlog_quota_limit_size, stats.backlog_quota_limit_time = quota_limits(topic)
         stats.oldest_backlog_message_age_seconds = -1
         stats.deduplication_status = "Disabled"
     else:
@@ -113,6 +112,12 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
             if each.msg_drop_rate is not msgspec.UNSET
         )
     return stats
+
+
+def quota_limits(topic: PersistentTopic) -> tuple[int, int]:
+    """The topic's backlog quotas in bytes and in seconds; -1 where there is none."""
+    limits = {each.type: each.limit for each in quotas_of(topic.policies.value(BACKLOG_QUOTA))}
+    return limits.get(QuotaType.SIZE, UNLIMITED), limits.get(QuotaType.AGE, UNLIMITED)
 
 
 async def add_earliest_times(stats: TopicStats, topic: Topic) -> None:

@@ -127,6 +127,11 @@ class BrokerPolicies:
             known[policy.name] = applied(policy, above, of_topic(policy, own))
         return known[policy.name]
 
+    def own_value(self, topic: TopicName, policy: Policy) -> Any:
+        """What the topic itself says; None where it does not."""
+        own = self._own.get(topic.base)
+        return None if own is None or policy.topic is None else of_topic(policy, own)
+
     def listen(self, topic: TopicName, told: Told) -> Callable[[], None]:
         """See `AppliedPolicies.listen`."""
         base = topic.base
