@@ -21,10 +21,12 @@ paths.register_converters()  # before the routers below are imported: their path
 
 from magnetar.admin.routers import (  # noqa: E402
     backlog,
+    bookies,
     broker_stats,
     brokers,
     clusters,
     drain,
+    effect,
     health,
     lookup,
     messages,
@@ -53,9 +55,11 @@ ROUTERS: Final = (
     subscription_moves.router,
     messages.router,
     backlog.router,
+    effect.router,
     topic_policies.router,
     schemas.router,
     brokers.router,
+    bookies.router,
     broker_stats.router,
     lookup.router,
     metrics.router,
@@ -91,9 +95,9 @@ def create_app(
     )
     app.state.probes = probes or default_probes(service)
     whole = answers.Contained(paths.RawPaths(app))
-    app.state.peers = app.state.balance = None
+    app.state.peers = app.state.balance = app.state.bookies = None
     if cluster is not None:
         peers = app.state.peers = Peers(cluster.routing, whole)
         cluster.closing.append(peers.close)
-        app.state.balance = cluster.balance
+        app.state.balance, app.state.bookies = cluster.balance, cluster.bookies
     return whole

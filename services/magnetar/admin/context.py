@@ -27,6 +27,7 @@ from magnetar.core.names import (
     check_entity_name,
     parse_topic,
 )
+from magnetar.ledger.bookies import BookieSet
 
 
 def service_of(request: Request) -> BrokerService:
@@ -37,6 +38,11 @@ def service_of(request: Request) -> BrokerService:
 def balance_of(request: Request) -> Balance | None:
     """The load balance between the brokers; None where there is only this one."""
     return cast("Balance | None", request.app.state.balance)
+
+
+def bookies_of(request: Request) -> BookieSet | None:
+    """The bookies of the cluster; None where this process is all there is."""
+    return cast("BookieSet | None", request.app.state.bookies)
 
 
 def text_of(request: Request, parameter: str) -> str:

@@ -1,4 +1,4 @@
-"""Autorecovery of one node: an auditor that may get the office, and a worker.
+"""Autorecovery of one node: an auditor that may get the office, a worker, and bookies to empty.
 
 Run one in every bookie's process or in processes of its own: any number work together. It needs the
 metadata store, a session in it (its lease covers the auditor's key and the locks) and the bookies.
@@ -10,6 +10,7 @@ from typing import Final
 
 from magnetar.autorecovery.auditor import Auditor
 from magnetar.autorecovery.copying import Copier
+from magnetar.autorecovery.drain_worker import DrainWorker
 from magnetar.autorecovery.full_check import FullCheck
 from magnetar.autorecovery.ledger_check import LedgerChecker
 from magnetar.autorecovery.members import MemberWatch
@@ -70,12 +71,14 @@ class Autorecovery:
         self._auditor = Auditor(
             store, session, members, full_check, clock, settings, self.stats, token, rng
         )
+        self._drains = DrainWorker(store, session, bookies, checker, clock, token)
         self._worker = Worker(store, session, replicator, clock, settings, self.stats, token, rng)
 
     async def start(self) -> None:
         """Begins to look and to work."""
         self._auditor.start()
         self._worker.start()
+        self._drains.start()
 
     async def stop(self) -> None:
         """Cuts off what is under way; nothing is lost by it, another node does it again.
@@ -85,7 +88,7 @@ class Autorecovery:
         if self._stopped:
             return
         self._stopped = True
-        await asyncio.gather(self._worker.stop(), self._auditor.stop())
+        await asyncio.gather(self._drains.stop(), self._worker.stop(), self._auditor.stop())
         await self._client.close()
 
     def health(self) -> AutorecoveryHealth:

@@ -185,6 +185,11 @@ async def _serve_rest(
         settings.http_port,
         http,
         probes=parts.probes,
-        cluster=InCluster(OwnershipRouting(ownership), balance, parts.families),
+        cluster=InCluster(
+            OwnershipRouting(ownership),
+            balance,
+            None if parts.ledgers is None else parts.ledgers.bookies,
+            parts.families,
+        ),
     )
     await admin.ready()

@@ -10,6 +10,7 @@ from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
+from magnetar.ledger.bookies import BookieSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class InCluster:
 
     routing: Routing
     balance: Balance | None = None
+    bookies: BookieSet | None = None
+    """Where entries are stored."""
     families: Callable[[], Iterable[str]] = tuple
     """Further metrics, of what the broker works with."""
     closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)

@@ -1,0 +1,284 @@
+"""Empties the bookies that somebody asked to be emptied, one node per bookie, by a lock.
+
+`Decommission` knows how; this does it for each record of `drains`, writes the progress there, and
+goes on with what another node began. The mark (`/bookies-draining/{id}`) is set in the same
+transaction that holds the record to its revision, so that a cancelled drain leaves no mark behind.
+
+A copy that fails the proof ends the drain as refused, names the ledger, and puts it on the list of
+autorecovery to be made right: asked again later, the drain may succeed. Bounds: LOOK_INTERVAL_S
+between two looks, DRAINS_AT_ONCE drains of a node, NAMED_MAX ledgers named.
+"""
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from magnetar.autorecovery.decommission import NAMED_MAX, Decommission, InTheWay, Left, Preflight
+from magnetar.autorecovery.drains import (
+    DRAINS_PREFIX,
+    Drain,
+    DrainState,
+    decode,
+    drain_key,
+    drain_lock_key,
+    put_over,
+    refusal,
+)
+from magnetar.autorecovery.lease_lock import LeaseLock, LockLost
+from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
+from magnetar.autorecovery.proving import Verdict
+from magnetar.autorecovery.records import UnderReplicated, record_key
+from magnetar.autorecovery.records import encode as encode_record
+from magnetar.bookie.api import BookieError
+from magnetar.bookie.registration import draining_key
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MetadataError
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+from magnetar.ledger.bookies import BookieSet
+from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.store import (
+    ABSENT,
+    BadRevision,
+    LeaseLost,
+    MetadataStore,
+    Operation,
+    Put,
+    StoreClosed,
+)
+
+LOOK_INTERVAL_S: Final = 1.0
+IDLE_INTERVAL_S: Final = 3.0
+DRAINS_AT_ONCE: Final = 4
+STUCK_LOOKS_MAX: Final = 10
+"""Looks in a row at which autorecovery had given up on all that is left."""
+STORE_TIMEOUT_S: Final = 60.0
+
+ADD_OR_BRING_BACK: Final = (
+    "Add bookies or bring back those that are missing; `magnetar ledger check LEDGER` shows every "
+    "copy"
+)
+
+log = get_logger("magnetar.autorecovery")
+
+
+class Cancelled(Exception):
+    """The record is gone or somebody asked anew: what was under way is over."""
+
+
+class DrainWorker:
+    """See the module's text."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        session: MetadataSession,
+        bookies: BookieSet,
+        checker: LedgerChecker,
+        clock: Clock,
+        token: str,
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._bookies = bookies
+        self._checker = checker
+        self._clock = clock
+        self._token = token
+        self._busy: set[str] = set()
+        self._tasks = TaskSet("autorecovery-drain")
+
+    def start(self) -> None:
+        self._tasks.start(self._look(), "look")
+
+    async def stop(self) -> None:
+        """Cuts off what it does; another node goes on."""
+        await self._tasks.stop()
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                if self._session.valid:
+                    await self._round()
+            except StoreClosed:
+                return
+            except (MetadataError, TimeoutError) as error:
+                log.info("drains not looked at", error=str(error))
+            await asyncio.sleep(IDLE_INTERVAL_S)
+
+    async def _round(self) -> None:
+        async with asyncio.timeout(STORE_TIMEOUT_S):
+            records = await self._store.list(DRAINS_PREFIX)
+        for record in records:
+            drain = decode(record.key, record.value)
+            busy = drain.bookie_id in self._busy or len(self._busy) >= DRAINS_AT_ONCE
+            if not drain.state.ended and not busy:
+                self._busy.add(drain.bookie_id)
+                self._tasks.start(self._one(drain.bookie_id), drain.bookie_id)
+
+    async def _one(self, bookie_id: str) -> None:
+        lock = LeaseLock(self._store, self._session, drain_lock_key(bookie_id), self._token)
+        try:
+            if not await lock.take():
+                return
+            work = _Work(self._store, self._bookies, self._checker, self._clock, bookie_id, lock)
+            await work.run()
+            await lock.release()
+        except (Cancelled, LockLost, LeaseLost, StoreClosed) as error:
+            log.info("drain broken off", bookie=bookie_id, why=str(error) or "cancelled")
+            await self._let_go(lock)
+        except (MetadataError, BookieError, TimeoutError) as error:
+            log.info("drain interrupted", bookie=bookie_id, error=str(error))
+            await self._let_go(lock)
+        finally:
+            self._busy.discard(bookie_id)
+
+    async def _let_go(self, lock: LeaseLock) -> None:
+        try:
+            await lock.release()
+        except MetadataError as error:
+            log.info("lock not released", key=lock.key, error=str(error))
+
+
+class _Work:
+    """One drain, from where it stands to its end."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: BookieSet,
+        checker: LedgerChecker,
+        clock: Clock,
+        bookie_id: str,
+        lock: LeaseLock,
+    ) -> None:
+        self._store = store
+        self._checker = checker
+        self._clock = clock
+        self._lock = lock
+        self._job = Decommission(store, bookies, clock, bookie_id)
+        self._drain = Drain(bookie_id, DrainState.REQUESTED, 0)
+        self._revision = ABSENT
+
+    async def run(self) -> None:
+        """Raises Cancelled, LockLost, and what interrupts it: it may be begun again."""
+        key = drain_key(self._job.bookie_id)
+        stored = await self._store.get(key)
+        if stored is None:
+            raise Cancelled
+        self._drain, self._revision = decode(key, stored.value), stored.revision
+        if self._drain.state.ended:
+            return
+        first = await self._job.look_first()
+        if first.problem:
+            await self._refuse(first.problem, await self._job.look())
+            return
+        await self._begin(first)
+        if await self._copied():
+            await self._prove()
+
+    async def _begin(self, first: Preflight) -> None:
+        """The mark and the record go together."""
+        since = str(self._drain.requested_ms).encode()
+        await self._save(
+            Put(draining_key(self._job.bookie_id), since),
+            state=DrainState.COPYING,
+            ledgers_total=max(self._drain.ledgers_total, first.ledgers),
+            bytes_total=max(self._drain.bytes_total, first.bytes),
+            ledgers_left=first.ledgers,
+            bytes_left=first.bytes,
+        )
+
+    async def _copied(self) -> bool:
+        """Waits until nothing names it; False where that is not to be expected."""
+        stuck = 0
+        while True:
+            left = await self._job.look()
+            if not left.ledgers:
+                return True
+            stuck = stuck + 1 if left.hopeless == left.ledgers else 0
+            if stuck >= STUCK_LOOKS_MAX:
+                why = f"autorecovery cannot move what is left. {ADD_OR_BRING_BACK}"
+                await self._refuse(why, left)
+                return False
+            await self._save(
+                ledgers_left=left.ledgers,
+                bytes_left=left.bytes,
+                ledgers_open=left.open,
+                in_the_way=tuple(left.in_the_way[:NAMED_MAX]),
+            )
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _prove(self) -> None:
+        await self._save(
+            state=DrainState.PROVING, ledgers_left=0, bytes_left=0, ledgers_open=0, in_the_way=()
+        )
+        wrong: list[LedgerReport] = []
+
+        def on_report(report: LedgerReport) -> None:
+            if report.verdict != Verdict.HEALTHY:
+                wrong.append(report)
+
+        summary = await self._job.prove(self._checker, on_report)
+        proven = summary.verdicts.get(Verdict.HEALTHY.value, 0)
+        now_ms = self._clock.now_ms()
+        if not summary.exit_code and not wrong:
+            await self._save(state=DrainState.REMOVABLE, ledgers_proven=proven, proven_ms=now_ms)
+            log.info("bookie may be removed", bookie=self._job.bookie_id, ledgers=proven)
+            return
+        wrong.sort(key=lambda one: one.ledger_id)
+        for report in wrong[:NAMED_MAX]:
+            await self._enlist(report, now_ms)
+        left = Left(ledgers=len(wrong), in_the_way=[_failed_proof(one) for one in wrong])
+        self._drain = msgspec.structs.replace(self._drain, ledgers_proven=proven)
+        why = (
+            f"{len(wrong)} ledgers have too few copies elsewhere that could be proven; "
+            f"autorecovery makes them anew where it can. {ADD_OR_BRING_BACK}"
+        )
+        if summary.unreadable:
+            why = f"records of ledgers cannot be read: {', '.join(summary.unreadable[:10])}"
+        await self._refuse(why, left)
+
+    async def _enlist(self, report: LedgerReport, now_ms: int) -> None:
+        """Has autorecovery put it right, unless it knows of it."""
+        if report.verdict == Verdict.UNPROVEN:
+            return
+        reason = f"{report.verdict}: {report.entries_wrong} entries, found before a removal"
+        record = UnderReplicated(report.ledger_id, (reason,), now_ms, prove=True)
+        try:
+            await self._store.put(
+                record_key(report.ledger_id), encode_record(record), expected=ABSENT
+            )
+        except BadRevision:
+            return
+
+    async def _refuse(self, why: str, left: Left) -> None:
+        now_ms = self._clock.now_ms()
+        drain = msgspec.structs.replace(self._drain, ledgers_left=left.ledgers)
+        self._drain = refusal(drain, why, left.in_the_way, now_ms)
+        await self._save()
+        log.warning("drain refused", bookie=self._job.bookie_id, why=why, ledgers=left.ledgers)
+
+    async def _save(self, *more: Operation, **changes: object) -> None:
+        """Over the record as we know it, while the lock is ours."""
+        drain = msgspec.structs.replace(self._drain, updated_ms=self._clock.now_ms(), **changes)
+        operations = [self._lock.check(), put_over(drain, self._revision), *more]
+        try:
+            async with asyncio.timeout(STORE_TIMEOUT_S):
+                self._revision = await self._store.transact(operations)
+        except BadRevision as error:
+            if error.key == self._lock.key:
+                raise LockLost("another works at it") from error
+            raise Cancelled from error
+        self._drain = drain
+
+
+def _failed_proof(report: LedgerReport) -> InTheWay:
+    said = ""
+    if report.findings:
+        first = report.findings[0]
+        answers = ", ".join(f"{one.bookie.bookie_id}: {one.said}" for one in first.answers)
+        said = f"; entries {first.first} to {first.last}: {answers}"
+    hopeless = report.verdict == Verdict.LOST
+    text = f"{report.verdict}: {report.entries_wrong} of {report.entries} entries{said}"
+    return InTheWay(report.ledger_id, text, hopeless)

@@ -1,0 +1,149 @@
+"""A bookie that is to be emptied, as it stands in the metadata store for everyone to see.
+
+`/bookies-drains/{id}` holds what was asked for and how far it is. Whoever asks puts a record there
+(`request`), or takes it away again together with the mark (`cancel`); an autorecovery node that
+holds the drain's lock does the work and writes the rest (`drain_worker`). Any step may be broken
+off and is taken up by another node.
+
+A drain ends REMOVABLE (every ledger that the bookie held has its full number of copies elsewhere,
+each read and compared) or REFUSED, with the ledgers that stand in the way. Asking again begins
+again: what was moved stays moved.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from magnetar.autorecovery.decommission import NAMED_MAX, InTheWay
+from magnetar.bookie.registration import draining_key
+from magnetar.core.errors import MetadataError
+from magnetar.metadata.store import ABSENT, BadRevision, Delete, MetadataStore, Put
+
+DRAINS_PREFIX: Final = "/bookies-drains/"
+LOCKS_PREFIX: Final = "/bookies-drains-locks/"
+REQUEST_TRIES: Final = 5
+
+
+class DrainState(StrEnum):
+    """See the module's text."""
+
+    REQUESTED = "requested"
+    COPYING = "copying"
+    PROVING = "proving"
+    REMOVABLE = "removable"
+    REFUSED = "refused"
+
+    @property
+    def ended(self) -> bool:
+        return self in (DrainState.REMOVABLE, DrainState.REFUSED)
+
+
+class Drain(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """One bookie's."""
+
+    bookie_id: str
+    state: DrainState
+    requested_ms: int
+    updated_ms: int = 0
+    reason: str = ""
+    """Who asked, and why; for people."""
+    ledgers_total: int = 0
+    """Known to have been on it when the drain began."""
+    ledgers_left: int = 0
+    bytes_total: int = 0
+    bytes_left: int = 0
+    ledgers_open: int = 0
+    """Of those left: still written to."""
+    ledgers_proven: int = 0
+    refused: str = ""
+    """Why it cannot be removed, and what to do."""
+    in_the_way: tuple[InTheWay, ...] = ()
+    """Ledgers that still need it, the hopeless ones first; NAMED_MAX at most."""
+    proven_ms: int = 0
+    """When the last proof ended well."""
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Drain)
+
+
+def drain_key(bookie_id: str) -> str:
+    """Of one bookie's record."""
+    return f"{DRAINS_PREFIX}{bookie_id}"
+
+
+def drain_lock_key(bookie_id: str) -> str:
+    """Of the lock that a node holds while it works at it."""
+    return f"{LOCKS_PREFIX}{bookie_id}"
+
+
+def encode(drain: Drain) -> bytes:
+    """The record's value."""
+    return _encoder.encode(drain)
+
+
+def decode(key: str, value: bytes) -> Drain:
+    """Raises MetadataError naming the key where the value is no drain."""
+    try:
+        return _decoder.decode(value)
+    except msgspec.MsgspecError as error:
+        raise MetadataError(f"{key} holds no drain: {error}") from error
+
+
+async def read(store: MetadataStore, bookie_id: str) -> Drain | None:
+    """As it stands."""
+    record = await store.get(drain_key(bookie_id))
+    return None if record is None else decode(record.key, record.value)
+
+
+async def read_all(store: MetadataStore) -> list[Drain]:
+    """Every bookie's."""
+    return [decode(one.key, one.value) for one in await store.list(DRAINS_PREFIX)]
+
+
+async def request(store: MetadataStore, bookie_id: str, now_ms: int, reason: str) -> Drain:
+    """Asks for the bookie to be emptied; where that is under way, it goes on.
+
+    One that has ended is begun again: a refusal may be over, a proof grows old.
+    """
+    key = drain_key(bookie_id)
+    for _ in range(REQUEST_TRIES):
+        stored = await store.get(key)
+        before = None if stored is None else decode(key, stored.value)
+        if before is not None and not before.state.ended:
+            return before
+        drain = Drain(bookie_id, DrainState.REQUESTED, now_ms, now_ms, reason)
+        try:
+            await store.put(
+                key, encode(drain), expected=ABSENT if stored is None else stored.revision
+            )
+        except BadRevision:
+            continue
+        return drain
+    raise MetadataError(f"{key} changes all the time")
+
+
+async def cancel(store: MetadataStore, bookie_id: str) -> bool:
+    """The bookie takes new ledgers again; whether it was being emptied."""
+    there = await read(store, bookie_id) is not None
+    marked = await store.get(draining_key(bookie_id)) is not None
+    await store.transact([Delete(drain_key(bookie_id)), Delete(draining_key(bookie_id))])
+    return there or marked
+
+
+def refusal(drain: Drain, why: str, in_the_way: Sequence[InTheWay], now_ms: int) -> Drain:
+    """The drain, refused."""
+    return msgspec.structs.replace(
+        drain,
+        state=DrainState.REFUSED,
+        refused=why,
+        in_the_way=tuple(in_the_way[:NAMED_MAX]),
+        updated_ms=now_ms,
+    )
+
+
+def put_over(drain: Drain, revision: int) -> Put:
+    """Written only over the record that was read: a cancelled drain stays cancelled."""
+    return Put(drain_key(drain.bookie_id), encode(drain), revision)
