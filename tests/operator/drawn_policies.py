@@ -9,7 +9,6 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from magnetar.policies.types import (
-    INT32_MAX,
     Boolean,
     Choice,
     Field,
@@ -71,8 +70,13 @@ def _integers(kind: Integer) -> st.SearchStrategy[int | str]:
     shown = format_duration if kind.unit.is_duration else format_size
     whole = [name for name, amount in known.items() if amount % scale(kind.unit) == 0]
     with_suffix = st.builds(
-        lambda number, name: f"{number}{name}",
+        lambda number, name: (number * known[name] // scale(kind.unit), f"{number}{name}"),
         st.integers(max(kind.low, 0), 20),
         st.sampled_from(whole),
-    ).filter(lambda text: kind.high > INT32_MAX or not text.endswith("Pi"))
-    return counts | counts.map(str) | counts.map(lambda one: shown(one, kind.unit)) | with_suffix
+    ).filter(lambda one: one[0] <= high)
+    return (
+        counts
+        | counts.map(str)
+        | counts.map(lambda count: shown(count, kind.unit))
+        | with_suffix.map(lambda one: one[1])
+    )
