@@ -91,6 +91,11 @@ bench: $(DEV_STAMP) ## speed beside a real Apache Pulsar (tests/bench/README.md)
 	@$(call took,the same load on both servers)
 	$(BIN)/python -m tests.bench $(ARGS)
 
+.PHONY: images
+images: ## the images, with docker or buildah (BASE=IMAGE ARGS="magnetar" or --check; images/README.md)
+	@$(call took,$(or $(ARGS),all images))
+	images/build $(ARGS)
+
 .PHONY: lint
 lint: $(DEV_STAMP) ## formatting, lint rules and layers
 	@$(call took,ruff and import-linter)
