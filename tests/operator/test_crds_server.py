@@ -141,6 +141,8 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "Topic", {"name": "shop/orders/created", "namespaceRef": {"name": "orders"}},
         "namespace once"),
     "a name with spaces": ("Topic", {"name": "shop/orders/my topic"}, "should match"),
+    "one partition": (
+        "Topic", {"name": "shop/orders/created-partition-3"}, "name is that of one partition"),
     "two domains": (
         "Topic", {"name": "non-persistent://shop/orders/created", "persistent": True},
         "persistent says otherwise than name"),

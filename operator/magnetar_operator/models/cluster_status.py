@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from magnetar_operator.models.base import ITEMS_MAX, PlanStep, Seen, ShortText, Status
+from magnetar_operator.models.base import LIST_KEYS, Condition, Seen, ShortText, Status
 
 LEDGERS_NAMED_MAX = 100
 """In status; the number beside it counts all."""
@@ -63,6 +63,16 @@ class Recommendation(Seen, frozen=True, kw_only=True):
 class ClusterStatus(Status, frozen=True, kw_only=True):
     """The seen state of a cluster."""
 
+    conditions: Annotated[
+        list[Condition],
+        Meta(
+            description="The state, aspect by aspect. Ready sums up BrokersReady, BookiesReady, "
+            "EtcdReady and LedgersHealthy; ScalingDown, Upgrading, Degraded and Paused say what "
+            "goes on.",
+            extra={LIST_KEYS: ["type"]},
+            max_length=64,
+        ),
+    ] = []
     phase: Annotated[
         Literal[
             "", "Pending", "Creating", "Running", "Upgrading", "ScalingDown", "Degraded",
@@ -87,11 +97,4 @@ class ClusterStatus(Status, frozen=True, kw_only=True):
     recommendations: Annotated[
         list[Recommendation],
         Meta(description="What a person should consider.", max_length=64),
-    ] = []
-    plan: Annotated[
-        list[PlanStep],
-        Meta(
-            description='What would be done, while the annotation magnetar.io/plan is "true".',
-            max_length=ITEMS_MAX,
-        ),
     ] = []

@@ -165,12 +165,10 @@ def _described(field: Field) -> Schema:
 
 
 def _units(kind: Type) -> list[str]:
-    """How a number of the type is written."""
-    if not isinstance(kind, Integer) or not kind.unit.value:
+    """How a number of the type is written, where it may have a unit."""
+    if not isinstance(kind, Integer) or not suffixes(kind.unit):
         return []
     word = UNIT_WORDS[kind.unit]
-    if not suffixes(kind.unit):
-        return [f"In {word}."]
     return [f"Written as {EXAMPLES.get(kind.unit, '512Mi or 10Gi')}, or as a number of {word}."]
 
 

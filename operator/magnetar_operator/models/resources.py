@@ -229,6 +229,11 @@ class TopicSpec(Placed, frozen=True, kw_only=True):
             ".name",
         ),
         Cel(
+            "!has(self.name) || !self.name.matches('-partition-[0-9]+$')",
+            "name is that of one partition: name the topic, and say partitions",
+            ".name",
+        ),
+        Cel(
             "!has(self.persistent) || !has(self.name) || !self.name.contains('://') || "
             "self.persistent == self.name.startsWith('persistent://')",
             "persistent says otherwise than name: leave it out",
