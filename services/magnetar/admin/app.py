@@ -20,6 +20,7 @@ from magnetar.observe.health import Probes
 paths.register_converters()  # before the routers below are imported: their paths name converters
 
 from magnetar.admin.routers import (  # noqa: E402
+    all_policies,
     backlog,
     bookies,
     broker_stats,
@@ -56,6 +57,7 @@ ROUTERS: Final = (
     messages.router,
     backlog.router,
     effect.router,
+    all_policies.router,
     topic_policies.router,
     schemas.router,
     brokers.router,

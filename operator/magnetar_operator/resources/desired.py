@@ -1,0 +1,125 @@
+"""What a manifest asks for, field by field, in the form of the admin REST. Pure.
+
+A field has a path: `policies.retention`, `policies.backlogQuota.message_age` (policies that are set
+entry by entry), `properties.team`, `partitions`, `schema`, `adminRoles`. What a manifest does not
+name is no field: nobody decided it here. `None` asks that a policy is not set.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from magnetar.policies.policy import Level, Policy
+from magnetar.policies.registry import BY_MANIFEST
+from magnetar.policies.types import PolicyInvalid
+from magnetar_operator.models.resources import (
+    NamespaceSpec,
+    Placed,
+    SubscriptionSpec,
+    TenantSpec,
+    TopicSchema,
+    TopicSpec,
+)
+from magnetar_operator.models.values import all_to_rest
+from magnetar_operator.resources.targets import BadSpec
+
+POLICIES: Final = "policies."
+PROPERTIES: Final = "properties."
+PARTITIONS: Final = "partitions"
+SCHEMA: Final = "schema"
+ADMIN_ROLES: Final = "adminRoles"
+ALLOWED_CLUSTERS: Final = "allowedClusters"
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """A target as it should be."""
+
+    fields: Mapping[str, Any]
+    at_birth: Mapping[str, Any]
+    """What only its creation can decide: `bundles`, `initialPosition`."""
+    schema: TopicSchema | None = None
+    """In full; the field has its digest."""
+
+
+def desired_of(spec: Placed) -> Desired:
+    """Raises BadSpec, which names the field."""
+    try:
+        match spec:
+            case TenantSpec():
+                return _tenant(spec)
+            case NamespaceSpec():
+                fields = _policies(Level.NAMESPACE, spec.policies) | _properties(spec.properties)
+                return Desired(fields, {"bundles": spec.bundles})
+            case TopicSpec():
+                return _topic(spec)
+            case SubscriptionSpec():
+                at_birth = {"initialPosition": spec.initial_position}
+                return Desired(_properties(spec.properties), at_birth)
+    except PolicyInvalid as error:
+        raise BadSpec(str(error)) from error
+    raise BadSpec(f"{type(spec).__name__} is no spec of these")
+
+
+def _tenant(spec: TenantSpec) -> Desired:
+    fields: dict[str, Any] = {}
+    if spec.admin_roles:
+        fields[ADMIN_ROLES] = sorted(set(spec.admin_roles))
+    if spec.allowed_clusters:
+        fields[ALLOWED_CLUSTERS] = sorted(set(spec.allowed_clusters))
+    return Desired(fields, {})
+
+
+def _topic(spec: TopicSpec) -> Desired:
+    fields: dict[str, Any] = {PARTITIONS: spec.partitions}
+    fields |= _properties(spec.properties) | _policies(Level.TOPIC, spec.policies)
+    if spec.schema is not None:
+        fields[SCHEMA] = schema_digest(spec.schema.type, spec.schema.schema, spec.schema.properties)
+    return Desired(fields, {}, spec.schema)
+
+
+def _properties(given: Mapping[str, str]) -> dict[str, Any]:
+    return {f"{PROPERTIES}{key}": given[key] for key in sorted(given)}
+
+
+def _policies(level: Level, given: Mapping[str, object]) -> dict[str, Any]:
+    asked = all_to_rest(level, given)
+    fields: dict[str, Any] = {}
+    for name in given:
+        policy = BY_MANIFEST[name]
+        fields |= policy_fields(policy, asked[policy.name])
+    return fields
+
+
+def policy_fields(policy: Policy, value: Any) -> dict[str, Any]:
+    """One field, or one for each entry of a policy that is set entry by entry."""
+    if policy.keyed:
+        return {f"{POLICIES}{policy.manifest}.{key}": value[key] for key in sorted(value or {})}
+    return {f"{POLICIES}{policy.manifest}": normal(policy, value)}
+
+
+def normal(policy: Policy, value: Any) -> Any:
+    """The value to compare by: what says as much as none is None, lists have no order."""
+    if value is None or value == policy.undefined:
+        return None
+    try:
+        checked: Any = value if policy.keyed else policy.type.check(value)
+    except PolicyInvalid:
+        return value  # of another version: it differs from whatever is wanted
+    return sorted(checked) if isinstance(checked, list) else checked
+
+
+def policy_of(field: str) -> tuple[Policy, str] | None:
+    """The policy of such a field, and which entry of it."""
+    if not field.startswith(POLICIES):
+        return None
+    name, _, key = field.removeprefix(POLICIES).partition(".")
+    policy = BY_MANIFEST.get(name)
+    return None if policy is None else (policy, key)
+
+
+def schema_digest(type_: str, definition: str, properties: Mapping[str, str]) -> str:
+    """Equal for equal schemas; a definition may have a megabyte, a status must not."""
+    content = "\0".join((type_, definition, *(f"{k}={properties[k]}" for k in sorted(properties))))
+    return hashlib.sha256(content.encode()).hexdigest()
