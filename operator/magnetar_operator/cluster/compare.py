@@ -1,0 +1,81 @@
+"""Whether an object has what a manifest wants, as the API server stores it. Pure.
+
+What the server adds (defaults, status, other managers' fields) does not count; quantities that are
+the same amount are equal. Lists are compared item by item, so one too many counts as a difference.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+DIFFERENCES_MAX: Final = 20
+VALUE_CHARACTERS_MAX: Final = 80
+
+_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(n|u|m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$")
+_POWERS: Final = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+}  # fmt: skip
+
+
+def differences(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> list[str]:
+    """`path: live → wanted`, DIFFERENCES_MAX at most; empty where nothing is to be done."""
+    found: list[str] = []
+    for text in _walk("", wanted, live):
+        found.append(text)
+        if len(found) == DIFFERENCES_MAX:
+            break
+    return found
+
+
+def amount(value: object) -> Decimal | None:
+    """Of a Kubernetes quantity; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    parts = _QUANTITY.match(str(value))
+    if parts is None:
+        return None
+    try:
+        return Decimal(parts[1]) * _POWERS[parts[2] or ""]
+    except InvalidOperation:
+        return None
+
+
+def _walk(path: str, wanted: object, live: object) -> Iterator[str]:
+    if isinstance(wanted, Mapping):
+        if not isinstance(live, Mapping):
+            if wanted:
+                yield _text(path, live, wanted)
+            return
+        for key, value in wanted.items():
+            yield from _walk(f"{path}.{key}" if path else str(key), value, live.get(key))
+    elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
+        if live is None and not wanted:
+            return
+        if not isinstance(live, Sequence) or isinstance(live, str) or len(live) != len(wanted):
+            yield _text(path, live, wanted)
+            return
+        for index, (one, other) in enumerate(zip(wanted, live, strict=True)):
+            yield from _walk(f"{path}[{index}]", one, other)
+    elif not _equal(wanted, live):
+        yield _text(path, live, wanted)
+
+
+def _equal(wanted: object, live: object) -> bool:
+    if wanted == live:
+        return True
+    if live is None:
+        # The server leaves out what is empty.
+        return wanted in ("", 0, False)
+    first, second = amount(wanted), amount(live)
+    return first is not None and first == second
+
+
+def _text(path: str, live: object, wanted: object) -> str:
+    def short(value: object) -> str:
+        text = "nothing" if value is None else str(value)
+        return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}…"
+
+    return f"{path}: {short(live)} → {short(wanted)}"

@@ -1,0 +1,121 @@
+"""What stands around the pods: disruption budgets, network policies, ServiceMonitors."""
+
+from magnetar_operator.api_kinds import NETWORK_POLICY, PDB, SERVICE_MONITOR, Object
+from magnetar_operator.cluster.manifests.naming import (
+    BOOKIE,
+    BROKER,
+    CLIENTS_ONLY,
+    ETCD,
+    RECOVERY,
+    Cluster,
+)
+from magnetar_operator.models.pods import Pdb
+from magnetar_operator.models.values import seconds
+
+
+def disruption_budget(cluster: Cluster, component: str, pdb: Pdb, *, may_go: bool = True) -> Object:
+    """`may_go`: whether any may be evicted now; a node's drain waits where not."""
+    spec = {
+        "maxUnavailable": pdb.max_unavailable if may_go else 0,
+        "selector": {"matchLabels": cluster.selector(component)},
+    }
+    return cluster.object(PDB, component, spec=spec)
+
+
+def disruption_budgets(cluster: Cluster, *, bookies_may_go: bool) -> list[Object]:
+    """Bookies: one at a time, and none while any ledger lacks copies."""
+    spec = cluster.spec
+    found = []
+    if spec.broker.pdb.enabled:
+        found.append(disruption_budget(cluster, BROKER, spec.broker.pdb))
+    if spec.bookie.pdb.enabled:
+        # More than one away at once may take the last copy that can be read.
+        one = Pdb(max_unavailable=min(1, spec.bookie.pdb.max_unavailable))
+        found.append(disruption_budget(cluster, BOOKIE, one, may_go=bookies_may_go))
+    if cluster.etcd_members and spec.etcd.pdb.enabled:
+        one = Pdb(max_unavailable=min(1, spec.etcd.pdb.max_unavailable))
+        found.append(disruption_budget(cluster, ETCD, one, may_go=cluster.etcd_members > 1))
+    return found
+
+
+def network_policies(cluster: Cluster) -> list[Object]:
+    """Only the cluster's own pods reach bookies and etcd; clients reach brokers."""
+    if not cluster.spec.network_policy.enabled:
+        return []
+    own = {"podSelector": {"matchLabels": cluster.labels}}
+    clients = list(cluster.spec.network_policy.clients)
+    reach: Object = {"ports": [{"port": "pulsar"}, {"port": "http"}]}
+    if clients:
+        reach["from"] = [own, *_operator(cluster), *clients]
+    scrape: Object = {"ports": [{"port": "http"}]}
+    found = [
+        _policy(cluster, BROKER, [reach]),
+        _policy(cluster, BOOKIE, [{"from": [own], "ports": [{"port": "bookie"}]}, scrape]),
+    ]
+    if cluster.separate_recovery:
+        found.append(_policy(cluster, RECOVERY, [scrape]))
+    if cluster.etcd_members:
+        members = {"podSelector": {"matchLabels": cluster.selector(ETCD)}}
+        rules = [
+            {"from": [own], "ports": [{"port": "client"}]},
+            {"from": [members], "ports": [{"port": "peer"}]},
+        ]
+        found.append(_policy(cluster, ETCD, rules))
+    return found
+
+
+def service_monitors(cluster: Cluster) -> list[Object]:
+    """What Prometheus' operator is told; `honorLabels`: our `namespace` is Pulsar's."""
+    metrics = cluster.spec.metrics
+    components = [BROKER, BOOKIE]
+    if cluster.etcd_members:
+        components.append(ETCD)
+    found = []
+    for component in components:
+        monitor = cluster.object(
+            SERVICE_MONITOR,
+            component,
+            spec={
+                "jobLabel": "component",
+                "selector": {
+                    "matchLabels": cluster.selector(component),
+                    # etcd's members are found twice otherwise, by both of its Services.
+                    "matchExpressions": [{"key": CLIENTS_ONLY, "operator": "DoesNotExist"}],
+                },
+                "namespaceSelector": {"matchNames": [cluster.namespace]},
+                "endpoints": [
+                    {
+                        "port": "client" if component == ETCD else "http",
+                        "path": "/metrics",
+                        "interval": f"{max(1, round(seconds(metrics.interval)))}s",
+                        "honorLabels": component == BROKER,
+                    }
+                ],
+            },
+        )
+        monitor["metadata"]["labels"] |= metrics.labels
+        found.append(monitor)
+    return found
+
+
+def _operator(cluster: Cluster) -> list[Object]:
+    """The operator asks the admin REST, from wherever it is."""
+    if not cluster.operator_namespace:
+        return []
+    name = {"kubernetes.io/metadata.name": cluster.operator_namespace}
+    labels = {"app": "magnetar", "component": "operator"}
+    return [
+        {
+            "namespaceSelector": {"matchLabels": name},
+            "podSelector": {"matchLabels": labels},
+        }
+    ]
+
+
+def _policy(cluster: Cluster, component: str, rules: list[Object]) -> Object:
+    spec = {
+        "podSelector": {"matchLabels": cluster.selector(component)},
+        "policyTypes": ["Ingress"],
+        "ingress": rules,
+    }
+    return cluster.object(NETWORK_POLICY, component, spec=spec)

@@ -1,0 +1,197 @@
+"""The parts that keep data: etcd and the bookies, as StatefulSets, with their Services.
+
+Both replace pods only when they are deleted (`OnDelete`): the operator deletes them, one at a time
+and not before the cluster can do without. Their volumes outlive everything but, where the spec asks
+for it, the MagnetarCluster itself (`claim`).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar_operator.api_kinds import PVC, SERVICE, STATEFUL_SET, Object
+from magnetar_operator.cluster.manifests import pods as of_pods
+from magnetar_operator.cluster.manifests.naming import (
+    BOOKIE,
+    BOOKIE_HTTP_PORT,
+    BOOKIE_PORT,
+    CLIENTS_ONLY,
+    ETCD,
+    ETCD_CLIENT_PORT,
+    ETCD_PEER_PORT,
+    Cluster,
+)
+from magnetar_operator.models.pods import Storage
+
+REPLICAS_SET: Final = "magnetar.io/replicas"
+"""On a StatefulSet: how many the operator wanted; another number there was set by hand."""
+
+
+def bookie_settings(cluster: Cluster) -> dict[str, str]:
+    """Of the bookies; autorecovery's as well where it is in them."""
+    spec = cluster.spec
+    inside = {} if cluster.separate_recovery else spec.autorecovery.config
+    return of_pods.settings_data(inside, spec.bookie.config)
+
+
+def bookie_service(cluster: Cluster) -> Object:
+    """Bookies are known by their own names; one that is not ready yet must be found as well."""
+    return cluster.object(
+        SERVICE,
+        BOOKIE,
+        spec={
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": cluster.selector(BOOKIE),
+            "ports": [
+                {"name": "bookie", "port": BOOKIE_PORT, "targetPort": "bookie"},
+                {"name": "http", "port": BOOKIE_HTTP_PORT, "targetPort": "http"},
+            ],
+        },
+    )
+
+
+def bookie_stateful_set(
+    cluster: Cluster, replicas: int, claims: Sequence[Object] | None = None
+) -> Object:
+    """`claims`: the templates as they are stored, which can never change."""
+    spec = cluster.spec.bookie
+    name = cluster.object_name(BOOKIE)
+    data = bookie_settings(cluster)
+    environment = {
+        "MAGNETAR_ADVERTISED_HOST": f"$(POD_NAME).{name}.{cluster.namespace}.svc",
+        "MAGNETAR_BOOKIE_ID": "$(POD_NAME)",
+        "MAGNETAR_PORT": str(BOOKIE_PORT),
+        "MAGNETAR_HTTP_PORT": str(BOOKIE_HTTP_PORT),
+        "MAGNETAR_DATA_DIR": "/data/bookie",
+        "MAGNETAR_AUTORECOVERY": str(not cluster.separate_recovery).lower(),
+        "MAGNETAR_SHUTDOWN_TIMEOUT_MS": of_pods.shutdown_ms(spec),
+    }
+    container = of_pods.container(
+        cluster,
+        BOOKIE,
+        "bookie",
+        ports={"bookie": BOOKIE_PORT, "http": BOOKIE_HTTP_PORT},
+        environment=environment,
+        mounts=[{"name": "data", "mountPath": "/data"}],
+    )
+    template = of_pods.template(
+        cluster, BOOKIE, spec, container, data=data, volumes=[of_pods.tmp_volume()]
+    )
+    return _stateful_set(cluster, BOOKIE, replicas, template, spec.storage, claims)
+
+
+def etcd_services(cluster: Cluster) -> list[Object]:
+    """One by which members find each other before any is ready, and one for clients."""
+    client = {"name": "client", "port": ETCD_CLIENT_PORT, "targetPort": "client"}
+    peer = {"name": "peer", "port": ETCD_PEER_PORT, "targetPort": "peer"}
+    selector = cluster.selector(ETCD)
+    headless = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": selector,
+        "ports": [client, peer],
+    }
+    clients = {"selector": selector, "ports": [client]}
+    client_name = f"{cluster.object_name(ETCD)}-client"
+    for_clients = cluster.object(SERVICE, ETCD, client_name, spec=clients)
+    for_clients["metadata"]["labels"][CLIENTS_ONLY] = "true"
+    return [cluster.object(SERVICE, ETCD, spec=headless), for_clients]
+
+
+def etcd_stateful_set(cluster: Cluster, claims: Sequence[Object] | None = None) -> Object:
+    """Its members, by fixed names; their number never changes."""
+    spec = cluster.spec.etcd
+    name = cluster.object_name(ETCD)
+    peers = cluster.host(ETCD_PEER_PORT)
+    host = f"$(POD_NAME).{name}"
+    members = ",".join(
+        f"{name}-{index}=http://{name}-{index}.{name}.{peers}"
+        for index in range(cluster.etcd_members)
+    )
+    arguments = (
+        "--name=$(POD_NAME)",
+        "--data-dir=/data/etcd",
+        f"--listen-client-urls=http://0.0.0.0:{ETCD_CLIENT_PORT}",
+        f"--advertise-client-urls=http://{host}.{cluster.host(ETCD_CLIENT_PORT)}",
+        f"--listen-peer-urls=http://0.0.0.0:{ETCD_PEER_PORT}",
+        f"--initial-advertise-peer-urls=http://{host}.{peers}",
+        f"--initial-cluster={members}",
+        "--initial-cluster-state=new",
+        f"--initial-cluster-token={cluster.name}",
+        "--snapshot-count=10000",
+        "--auto-compaction-mode=periodic",
+        "--auto-compaction-retention=1h",
+    )
+    container: Object = {
+        "name": ETCD,
+        "image": cluster.etcd_image,
+        "imagePullPolicy": cluster.spec.image_pull_policy,
+        "command": ["etcd"],
+        "args": list(arguments),
+        "ports": [
+            {"name": "client", "containerPort": ETCD_CLIENT_PORT},
+            {"name": "peer", "containerPort": ETCD_PEER_PORT},
+        ],
+        "env": [of_pods.field_variable("POD_NAME", "metadata.name")],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        **of_pods.probes(
+            "client",
+            live="/health?exclude=NOSPACE&serializable=true",
+            ready="/health?serializable=false",
+        ),
+    }
+    template = of_pods.template(cluster, ETCD, spec, container, data={}, volumes=[])
+    return _stateful_set(cluster, ETCD, cluster.etcd_members, template, spec.storage, claims)
+
+
+def claim(cluster: Cluster, component: str, live: Object, size: str) -> Object:
+    """What is ours of a volume: its size, and whether it goes with the MagnetarCluster.
+
+    It is never owned by the StatefulSet: one that is deleted by hand must take nothing with it.
+    """
+    metadata = live["metadata"]
+    owned: Object = {
+        "name": metadata["name"],
+        "namespace": metadata["namespace"],
+        "labels": cluster.selector(component),
+    }
+    if cluster.spec.storage_retention == "Delete":
+        owned["ownerReferences"] = [{**cluster.owner_reference, "controller": False}]
+    return {
+        "apiVersion": PVC.api_version,
+        "kind": PVC.kind,
+        "metadata": owned,
+        "spec": {"resources": {"requests": {"storage": size}}},
+    }
+
+
+def _stateful_set(
+    cluster: Cluster,
+    component: str,
+    replicas: int,
+    template: Object,
+    storage: Storage,
+    claims: Sequence[Object] | None,
+) -> Object:
+    name = cluster.object_name(component)
+    given = [of_pods.volume_claim(cluster, component, storage)]
+    found = cluster.object(
+        STATEFUL_SET,
+        component,
+        spec={
+            "serviceName": name,
+            "replicas": replicas,
+            # All at once: nothing waits for the others, and a full restart is quick.
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": "Retain",
+                "whenScaled": "Retain",
+            },
+            "selector": {"matchLabels": cluster.selector(component)},
+            "template": template,
+            "volumeClaimTemplates": given if claims is None else list(claims),
+        },
+    )
+    found["metadata"]["annotations"] = {REPLICAS_SET: str(replicas)}
+    return found
