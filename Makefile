@@ -45,6 +45,16 @@ test: $(DEV_STAMP) java etcd ## all tests but the long forms (ARGS="tests/unit -
 	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: kube-test
+kube-test: $(DEV_STAMP) ## tests that need a Kubernetes: that of KUBECONFIG, or one that is started for them
+	@$(call took,on a real Kubernetes)
+	tests/kube/with_cluster $(BIN)/python -m pytest -m "(kube or kube_node) and not long" $(ARGS)
+
+.PHONY: e2e
+e2e: $(DEV_STAMP) ## as a new user would, on that Kubernetes, with faults, under 15 minutes (ARGS="--help")
+	@$(call took,helm install$(comma) messages$(comma) scaling$(comma) faults$(comma) upgrade$(comma) uninstall)
+	tests/kube/with_cluster $(BIN)/python -m tests.kube.e2e $(ARGS)
+
 .PHONY: java
 java: ## what the Java clients' tests need: a JDK (17 or newer) and Maven
 	@for tool in javac mvn; do command -v $$tool >/dev/null || missing=1; done; \

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from kubernetes import client
 from tests.support.kube import (
+    Images,
     Tool,
     apply_crds,
     capabilities,
@@ -18,6 +19,7 @@ from tests.support.kube import (
     fresh_namespace,
     tool,
 )
+from tests.support.kube_volumes import open_volumes
 
 
 def pytest_report_header() -> str:
@@ -67,3 +69,11 @@ def helm() -> Tool:
 def crds(kubectl: Tool) -> list[str]:
     """The CRDs of crds/, served by the cluster; their names."""
     return apply_crds(kubectl)
+
+
+@pytest.fixture(scope="session")
+def images(kubectl: Tool) -> Images:
+    """The images of MAGNETAR_IMAGE and the like, in a cluster whose volumes pods can write to."""
+    found = Images.of_environment()
+    open_volumes(kubectl, found.magnetar)
+    return found

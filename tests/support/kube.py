@@ -26,6 +26,9 @@ ESTABLISHED_S_MAX: Final = 30
 SIMULATED_NODE: Final = "kwok.x-k8s.io/node"
 """The annotation of nodes that start nothing, though their pods turn Running."""
 TEST_LABEL: Final = "magnetar.io/test"
+TOOLS_NAME: Final = "magnetar-tools:"
+ETCD_IMAGE: Final = "quay.io/coreos/etcd:v3.5.21"
+"""The chart's; MAGNETAR_ETCD_IMAGE names another, for clusters that reach no registry."""
 
 
 class ToolError(AssertionError):
@@ -153,3 +156,36 @@ def apply_crds(kubectl: Tool) -> list[str]:
     wait = f"--timeout={ESTABLISHED_S_MAX}s"
     kubectl("wait", "--for=condition=Established", wait, *applied, timeout_s=ESTABLISHED_S_MAX + 10)
     return [name.partition("/")[2] for name in applied]
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a cluster can start: of Magnetar, of it with the official client, of etcd."""
+
+    magnetar: str
+    tools: str
+    etcd: str
+
+    @classmethod
+    def of_environment(cls) -> "Images":
+        magnetar = os.environ.get("MAGNETAR_IMAGE", "")
+        assert magnetar, "containers are to run, but MAGNETAR_IMAGE is not set (images/README.md)"
+        return cls(
+            magnetar,
+            os.environ.get("MAGNETAR_TOOLS_IMAGE") or magnetar.replace("magnetar:", TOOLS_NAME),
+            os.environ.get("MAGNETAR_ETCD_IMAGE") or ETCD_IMAGE,
+        )
+
+    def helm_values(self) -> dict[str, Any]:
+        """For the chart's `-f`."""
+
+        def parts(image: str) -> dict[str, str]:
+            repository, _, tag = image.rpartition(":")
+            return {"repository": repository, "tag": tag}
+
+        ours = parts(self.magnetar)
+        return {
+            "defaultImageRepository": ours["repository"],
+            "defaultImageTag": ours["tag"],
+            "images": {"etcd": parts(self.etcd), "toolset": parts(self.tools)},
+        }
