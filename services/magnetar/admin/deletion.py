@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from magnetar.admin.context import topic_not_found
 from magnetar.broker.service import BrokerService
-from magnetar.broker.session.discovery import is_system_topic
+from magnetar.broker.system_topics import is_system_topic
 from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName

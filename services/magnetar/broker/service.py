@@ -22,8 +22,8 @@ from magnetar.broker.ownership.records import BrokerRecord, Urls
 from magnetar.broker.policies.applied import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
 from magnetar.broker.policies.telling import PolicyNews
+from magnetar.broker.rates.held import HeldBudget
 from magnetar.broker.resources import Resources
-from magnetar.broker.schema.model import CompatibilityStrategy, SchemaPolicy
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.session.budget import PublishBudget
@@ -31,7 +31,7 @@ from magnetar.broker.session.connection import Connection
 from magnetar.broker.session.session import Session
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription.limits import SubscriptionLimits
-from magnetar.broker.topic.context import TopicContext, TopicLimits
+from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topics import TopicRegistry
 from magnetar.core.clock import Clock
@@ -92,11 +92,7 @@ class BrokerService:
         self.resources = Resources(store)
         self.policies = BrokerPolicies(store, settings)
         self.schemas = SchemaRegistry(store, clock)
-        policy = SchemaPolicy(
-            CompatibilityStrategy(settings.schema_compatibility),
-            auto_update=settings.schema_auto_update,
-        )
-        self.topic_schemas = TopicSchemas(self.schemas, self.resources, policy)
+        self.topic_schemas = TopicSchemas(self.schemas, self.policies)
         self.topics = TopicRegistry(
             settings,
             self.resources,
@@ -106,12 +102,10 @@ class BrokerService:
                 tasks=self.tasks,
                 schemas=self.topic_schemas,
                 policies=self.policies,
-                limits=TopicLimits(
-                    settings.producers_per_topic_max,
-                    settings.subscriptions_per_topic_max,
-                    settings.consumers_per_topic_max,
-                ),
                 subscription_limits=_subscription_limits(settings),
+                held=HeldBudget(),
+                message_bytes_max=settings.message_bytes_max,
+                throttle_tailing=settings.dispatch_rate_for_tailing,
                 stamp=EntryStamp.of(settings.entry_metadata, clock),
             ),
         )
@@ -323,7 +317,7 @@ class BrokerService:
             wire = session.wire
             if wire.heard:
                 wire.heard = session.ping_sent = False
-            elif self.budget.is_paused(session.link):
+            elif session.link.reading_paused:
                 continue  # its answer may wait in a socket that we do not read
             elif session.ping_sent:
                 log.info("silent peer disconnected", peer=session.link.address)

@@ -140,6 +140,12 @@ class PolicySettings:
         group=POLICIES,
         pulsar="dispatchThrottlingRateRelativeToPublishRate",
     )
+    dispatch_rate_for_tailing: bool = setting(
+        True,
+        "Whether dispatch rates also hold for subscriptions that keep up.",
+        group=POLICIES,
+        pulsar="dispatchThrottlingOnNonBacklogConsumerEnabled",
+    )
     subscribe_rate: int = setting(
         0,
         "How often one consumer may subscribe in `subscribe_rate_period_s`; 0 means any number.",

@@ -28,6 +28,7 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic_creation import TopicCreation
 from magnetar.broker.topic_news import OnTopic, TopicNews
 from magnetar.core.collecting import collecting
 from magnetar.core.errors import (
@@ -78,7 +79,6 @@ class TopicRegistry:
         ledgers: ManagedLedgerFactory,
         context: TopicContext,
     ) -> None:
-        self._settings = settings
         self._resources = resources
         self._ledgers = ledgers
         self._context = context
@@ -91,6 +91,7 @@ class TopicRegistry:
         self._drained: dict[str, Topic] = {}
         self.ownership: Ownership = AlwaysOwned(resources, self)
         self.news = TopicNews()
+        self.creation = TopicCreation(context.policies, settings.default_partitions, self.names)
         self._closed = False
         self._given_up = 0
 
@@ -141,9 +142,9 @@ class TopicRegistry:
         partitions = await self._resources.partitions(name)
         if partitions or name.partition_index >= 0:
             return partitions
-        settings = self._settings
-        may_create = auto_create and settings.auto_topic_creation
-        if may_create and settings.auto_topic_creation_type == "non-partitioned":
+        may_create = auto_create and self.creation.by_use(name)
+        wanted = self.creation.partitions_by_use(name)
+        if may_create and not wanted:
             return 0
         if await self.exists(name):
             return 0
@@ -151,7 +152,7 @@ class TopicRegistry:
             raise TopicNotFound(f"Topic {name} not found")
         # Somebody else may create it at this moment: what they made is what counts then.
         with contextlib.suppress(Conflict):
-            await self.create_partitioned(name, settings.default_partitions, {})
+            await self.create_partitioned(name, wanted, {})
         return await self._resources.partitions(name)
 
     # -- opening ---------------------------------------------------------------------------
@@ -202,7 +203,8 @@ class TopicRegistry:
             topic = PersistentTopic(name, ledger, self._context)
             await topic.recover_index()
         else:
-            is_new = await self._check_may_be_new(name, create)
+            await self._check_may_be_new(name, create)
+            is_new = True
             topic = NonPersistentTopic(name, self._context)
         if self._closed:
             await topic.close()
@@ -225,15 +227,18 @@ class TopicRegistry:
         try:
             with contextlib.suppress(NotFound):
                 return await self._ledgers.open(ledger_name(name), create=False), False
-            await self._check_may_be_new(name, create)
-            return await self._ledgers.open(ledger_name(name), create=True), True
+            if await self._check_may_be_new(name, create) or not self.creation.capped(name):
+                return await self._ledgers.open(ledger_name(name), create=True), True
+            async with self.creation.lock:
+                await self.creation.check_topic(name)
+                return await self._ledgers.open(ledger_name(name), create=True), True
         except ManagedLedgerFenced as error:
             await self.ownership.doubt(name)
             await self.ownership.require(name)
             raise ServiceNotReady(f"Topic {name} is being moved, please retry") from error
 
     async def _check_may_be_new(self, name: TopicName, create: bool) -> bool:
-        """True, or raises TopicNotFound or NotAllowed."""
+        """Whether it is a partition of one that exists; raises TopicNotFound or NotAllowed."""
         index, partitions = name.partition_index, await self._resources.partitions(name.base)
         if index < 0 and partitions:
             raise NotAllowed(f"{name} is a partitioned topic: attach to its partitions")
@@ -243,7 +248,7 @@ class TopicRegistry:
             )
         if not create and not 0 <= index < partitions:
             raise TopicNotFound(f"Topic {name} does not exist")
-        return True
+        return 0 <= index < partitions
 
     async def _check_namespace(self, name: TopicName) -> None:
         try:
@@ -265,6 +270,7 @@ class TopicRegistry:
     ) -> None:
         """The partitioned topic and each of its partitions."""
         await self._check_namespace(name)
+        await self.creation.check_partitions(name, partitions)
         await self._resources.create_partitioned(name, partitions, dict(properties))
         await self.create_partitions(name, 0, partitions)
 
@@ -440,14 +446,4 @@ class TopicRegistry:
 
     def loads(self, inside: Inside) -> list[TopicLoad]:
         """The topics inside, with what they move."""
-        return [topic_load(topic) for topic in self._open.values() if inside(topic)]
-
-
-def topic_load(topic: Topic) -> TopicLoad:
-    """What the topic moves per second, in and out, as of the last rates."""
-    messages, size_bytes = topic.counters.message_rate_in, topic.counters.bytes_rate_in
-    for subscription in topic.subscriptions.values():
-        for consumer in subscription.consumers:
-            messages += consumer.rates.out
-            size_bytes += consumer.rates.throughput
-    return TopicLoad(topic.place, messages, size_bytes)
+        return [topic.load() for topic in self._open.values() if inside(topic)]

@@ -34,6 +34,15 @@ class RecordingSink:
     def close_producer(self, producer: Producer, destination: BrokerRecord | None = None) -> None:
         self.sent_away.append(producer)
 
+    def publishing(self, size_bytes: int) -> None:
+        raise AssertionError("the registry publishes nothing")
+
+    def pause_reading(self) -> None:
+        raise AssertionError("the registry holds nothing")
+
+    def resume_reading(self) -> None:
+        raise AssertionError("the registry holds nothing")
+
     def send_receipts(
         self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
     ) -> None:

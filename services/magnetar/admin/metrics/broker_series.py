@@ -24,6 +24,7 @@ _SUMS: Final = (
     None,
     "storage_write_rate",
     "storage_read_rate",
+    None,
 )
 """`pulsar_broker_…`, in the order of `topic_series.ROW`; None where Pulsar has no such sum."""
 

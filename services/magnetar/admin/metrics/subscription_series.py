@@ -35,6 +35,11 @@ ROW: Final = (
     ("pulsar_out_messages_total", "counter"),
     ("pulsar_out_bytes_total", "counter"),
 )
+THROTTLED: Final = (
+    "pulsar_subscription_dispatch_throttled_msg_events",
+    "pulsar_subscription_dispatch_throttled_bytes_events",
+)
+"""Only of subscriptions that ever had to wait for a dispatch rate; with the reason as a label."""
 CONSUMER_ROW: Final = (
     ("pulsar_consumer_msg_rate_out", "gauge"),
     ("pulsar_consumer_msg_throughput_out", "gauge"),
@@ -82,6 +87,8 @@ class SubscriptionSeries:
         self._with_consumers = consumers
         self._labels: list[str] = []
         self._rows: list[Row] = []
+        self._throttled_labels: list[str] = []
+        self._throttled: list[tuple[int, int]] = []
         self._consumer_labels: list[str] = []
         self._consumer_rows: list[Row] = []
 
@@ -105,6 +112,7 @@ class SubscriptionSeries:
         if self._with_rows:
             self._labels.append(labels)
             self._rows.append(_row(stats))
+            self._add_throttled(labels, stats)
         if self._with_consumers:
             self._add_consumers(labels, subscription, stats)
         return Sums(
@@ -114,6 +122,23 @@ class SubscriptionSeries:
             stats.msg_backlog,
             stats.backlog_size,
         )
+
+    def _add_throttled(self, labels: str, stats: SubscriptionStats) -> None:
+        for reason, messages, size_bytes in (
+            (
+                "subscription",
+                stats.dispatch_throttled_msg_events_by_subscription_limit,
+                stats.dispatch_throttled_bytes_events_by_subscription_limit,
+            ),
+            (
+                "topic",
+                stats.dispatch_throttled_msg_events_by_topic_limit,
+                stats.dispatch_throttled_bytes_events_by_topic_limit,
+            ),
+        ):
+            if messages or size_bytes:
+                self._throttled_labels.append(f'{labels[:-1]},reason="{reason}"}}')
+                self._throttled.append((messages, size_bytes))
 
     def _add_consumers(
         self, labels: str, subscription: Subscription, stats: SubscriptionStats
@@ -141,6 +166,9 @@ class SubscriptionSeries:
         """One text for each family."""
         for (name, kind), column in zip(ROW, zip(*self._rows, strict=True), strict=False):
             yield family(name, self._labels, column, kind)
+        throttled_columns = zip(*self._throttled, strict=True)
+        for name, column in zip(THROTTLED, throttled_columns, strict=False):
+            yield family(name, self._throttled_labels, column, "counter")
         consumer_columns = zip(*self._consumer_rows, strict=True)
         for (name, kind), column in zip(CONSUMER_ROW, consumer_columns, strict=False):
             yield family(name, self._consumer_labels, column, kind)

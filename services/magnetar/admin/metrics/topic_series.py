@@ -31,6 +31,7 @@ ROW: Final = (
     ("pulsar_storage_offloaded_size", "gauge"),
     ("pulsar_storage_write_rate", "gauge"),
     ("pulsar_storage_read_rate", "gauge"),
+    ("pulsar_publish_rate_limit_times", "counter"),
 )
 """The families of a row, in its order."""
 
@@ -103,6 +104,7 @@ class TopicSeries:
             0,
             window[-3] / WINDOW_S if stored else 0.0,
             sums.rate_out,
+            counters.publish_limited_times,
         )
         self.labels.append(labels)
         self.rows.append(row)

@@ -22,12 +22,17 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.deletion import delete_namespace
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.routers.policies.documents import (
+    checked_document,
+    document_fields,
+    shown_document,
+)
 from magnetar.admin.routes import Routes
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.ownership import bundles
 from magnetar.broker.ownership.splitting import RANGE
 from magnetar.broker.service import BrokerService
-from magnetar.broker.session.discovery import is_system_topic
+from magnetar.broker.system_topics import is_system_topic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
 from magnetar.core.errors import AuthorizationError, NotFound
@@ -54,7 +59,10 @@ async def list_namespaces(request: Request) -> Response:
 
 @router.get(_PATH, summary="A namespace's policies")
 async def get_policies(request: Request) -> Response:
-    return answer(await service_of(request).resources.policies(namespace_of(request)))
+    service = service_of(request)
+    document = await service.resources.policies(namespace_of(request))
+    auto_update = service.settings.schema_auto_update
+    return answer(shown_document(document, auto_update=auto_update))
 
 
 @router.put(
@@ -221,8 +229,9 @@ async def _new_policies(
 ) -> dict[str, Any]:
     tenant = await service.resources.tenant(namespace.tenant)
     policies = default_policies(service.cluster)
-    for key, value in given.items():
-        if key == "bundles" or key not in policies | _NAMED or _says_nothing(value):
+    known = policies.keys() | document_fields()
+    for key, value in checked_document(given).items():
+        if key == "bundles" or key not in known or _says_nothing(value):
             continue
         policies[key] = value
     policies["bundles"] = bundles.requested(given.get("bundles"))
@@ -238,29 +247,3 @@ async def _new_policies(
 
 def _says_nothing(value: object) -> bool:
     return value is None or value in ({}, [])
-
-
-_NAMED: Final = dict.fromkeys(
-    (
-        "autoSubscriptionCreationOverride",
-        "autoTopicCreationOverride",
-        "compaction_threshold",
-        "deduplicationEnabled",
-        "delayed_delivery_policies",
-        "inactive_topic_policies",
-        "max_consumers_per_subscription",
-        "max_consumers_per_topic",
-        "max_producers_per_topic",
-        "max_subscriptions_per_topic",
-        "max_topics_per_namespace",
-        "max_unacked_messages_per_consumer",
-        "max_unacked_messages_per_subscription",
-        "message_ttl_in_seconds",
-        "offload_policies",
-        "persistence",
-        "retention_policies",
-        "subscription_expiration_time_minutes",
-    )
-)
-"""Policies that Pulsar's document has only where they are set. What is stored of a policy that the
-broker does not act on yet is shown again, as tools expect, and waits for the broker to do so."""

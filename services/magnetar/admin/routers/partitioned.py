@@ -83,6 +83,7 @@ async def create_partitioned(request: Request) -> Response:
     _check_count(service, wanted.partitions)
     if await service.topics.exists(name):
         raise Conflict("This topic already exists")
+    await service.topics.creation.check_partitions(name, wanted.partitions)
     await service.resources.create_partitioned(name, wanted.partitions, wanted.properties)
     await service.topics.create_partitions(name, 0, wanted.partitions)
     return done()
@@ -104,6 +105,7 @@ async def grow(request: Request) -> Response:
         )
     if desired > current:
         _check_count(service, desired)
+        await service.topics.creation.check_partitions(name, desired - current)
         await service.resources.grow_partitions(name, desired)
         await service.topics.create_partitions(name, current, desired)
         if (peers := peers_of(request)) is not None:

@@ -59,7 +59,7 @@ async def post_schema(request: Request) -> Response:
     service, topic = service_of(request), _topic(request)
     schema = await _schema(request)
     await require_namespace(service, topic.namespace)
-    policy = await service.topic_schemas.policy(topic.namespace)
+    policy = service.topic_schemas.policy(topic)
     version = await service.schemas.put(topic, schema, policy.strategy)
     return answer({"version": {"version": version}})
 
@@ -84,7 +84,7 @@ async def test_compatibility(request: Request) -> Response:
     service, topic = service_of(request), _topic(request)
     schema = await _schema(request)
     await require_namespace(service, topic.namespace)
-    policy = await service.topic_schemas.policy(topic.namespace)
+    policy = service.topic_schemas.policy(topic)
     try:
         await service.schemas.check(topic, schema, policy.strategy)
     except InvalidSchemaData:

@@ -74,7 +74,7 @@ async def create_subscription(request: Request) -> Response:
         topics = await loaded_parts(service, name)
     else:
         # As in Pulsar, a topic that may be created automatically is created here too.
-        create = service.settings.auto_topic_creation
+        create = service.topics.creation.by_use(name)
         topics = [await service.topics.get_or_open(name, create=create)]
     created = 0
     for topic in topics:

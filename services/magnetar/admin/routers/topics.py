@@ -25,7 +25,7 @@ from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
 from magnetar.admin.routes import Routes
 from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
-from magnetar.broker.session.discovery import is_system_topic
+from magnetar.broker.system_topics import is_system_topic
 from magnetar.broker.topic.persistent import EPOCH_PROPERTY, PersistentTopic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
 from magnetar.core.names import TopicName

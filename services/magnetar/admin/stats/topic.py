@@ -89,6 +89,7 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
             name: subscription.stats() for name, subscription in topic.subscriptions.items()
         },
         owner_broker=broker_id,
+        publish_rate_limited_times=counters.publish_limited_times,
         last_publish_time_stamp=counters.last_published_ms,
     )
     for each in stats.subscriptions.values():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from magnetar.broker.dispatch.reader import EntryReader
+from magnetar.broker.rates.dispatching import DispatchThrottle
 from magnetar.broker.subscription.consumer import AVERAGE_WEIGHT, Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.sink import Delivery
@@ -61,9 +62,16 @@ class Dispatcher(ABC):
         )
         self.resting = False
         """While it is set, nothing is handed over."""
+        self.throttle: DispatchThrottle | None = None
+        """How fast it may hand over; None: as fast as it can."""
         self._in_turn = False
         self._turn_due = False
         self._wake_due = False
+
+    def set_limits(self, limits: SubscriptionLimits) -> None:
+        """Other limits, at once. How entries are read stays as it was."""
+        self.limits = limits
+        self.dispatch()
 
     # -- consumers
 
@@ -96,7 +104,11 @@ class Dispatcher(ABC):
         self._in_turn = True
         try:
             budget = TURN_ENTRIES_MAX
-            while budget > 0 and (moved := self._step(budget)):
+            throttle = self.throttle
+            while budget > 0:
+                most = budget if throttle is None else throttle.entries_max(budget)
+                if not most or not (moved := self._step(most)):
+                    break
                 budget -= moved
         finally:
             self._in_turn = False
@@ -186,7 +198,10 @@ class Dispatcher(ABC):
     def _count_out(self, consumer: Consumer, deliveries: Sequence[Delivery], messages: int) -> None:
         """Accounts for deliveries and writes them; permits were taken already."""
         consumer.messages_out += messages
-        consumer.bytes_out += sum([len(delivery.entry.data) for delivery in deliveries])
+        size_bytes = sum([len(delivery.entry.data) for delivery in deliveries])
+        consumer.bytes_out += size_bytes
+        if self.throttle is not None:
+            self.throttle.took(len(deliveries), messages, size_bytes)
         average = max(1.0, messages / len(deliveries))
         now_ms = consumer.last_consumed_ms = self.clock.now_ms()
         if consumer.first_sent_ms:

@@ -19,6 +19,7 @@ from magnetar.broker.dispatch.replay import PositionPair, RedeliveryCounts
 from magnetar.broker.dispatch.replay_reader import ReplayReader
 from magnetar.broker.subscription.admission import check_room
 from magnetar.broker.subscription.consumer import HASH_BITS, Consumer
+from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.core.ids import Position
 
@@ -168,6 +169,14 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.replays.forget_up_to(position)
         self.reader.skip_up_to(position)
         self.dispatch()
+
+    def set_limits(self, limits: SubscriptionLimits) -> None:
+        """Caps hold at once for those attached: who holds as much as a new one gets no more."""
+        each, whole = limits.max_unacked_per_consumer, limits.max_unacked_per_subscription
+        for consumer in self.consumers:
+            consumer.blocked = 0 < each <= consumer.unacked
+        self.blocked = 0 < whole <= self.unacked
+        super().set_limits(limits)
 
     def _unblock(self) -> None:
         """Lifts caps of which half is free again."""

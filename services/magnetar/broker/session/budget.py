@@ -38,10 +38,6 @@ class PublishBudget:
     def paused_connections(self) -> int:
         return len(self._paused)
 
-    def is_paused(self, publisher: Publisher) -> bool:
-        """Whether we do not read from it: it cannot be blamed for its silence then."""
-        return publisher in self._paused
-
     def took(self, publisher: Publisher, size_bytes: int) -> None:
         """Call after the publisher's own count was raised."""
         self.pending_bytes += size_bytes

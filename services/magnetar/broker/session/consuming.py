@@ -119,11 +119,11 @@ async def _attach(
     session: "Session", command: pb.CommandSubscribe, name: TopicName, request: SubscribeRequest
 ) -> None:
     service = session.service
-    create = command.force_topic_creation and service.settings.auto_topic_creation
+    create = command.force_topic_creation and service.topics.creation.by_use(name)
     topic = await service.topics.get_or_open(name, create=create)
     if request.schema is not None:
         await topic.check_schema(request.schema)
-    request.auto_create = service.settings.auto_subscription_creation
+    request.auto_create = topic.makes_subscriptions
     consumer = Consumer(request.spec, session.link, service.clock)
     session.link.consumer_attached(command.consumer_id, name.partition_index)
     subscription = await topic.subscribe(request, consumer)

@@ -4,6 +4,7 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from magnetar.broker.ownership.located import HERE, Located
+from magnetar.broker.system_topics import is_system_topic
 from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
 from magnetar.core.names import PARTITION_SUFFIX, NamespaceName, TopicName, parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -122,11 +123,6 @@ async def _topics_of_namespace(session: "Session", command: pb.CommandGetTopicsO
     if response.changed:
         response.topics.extend(found)
     session.link.answer(CommandType.GET_TOPICS_OF_NAMESPACE_RESPONSE, response)
-
-
-def is_system_topic(name: TopicName) -> bool:
-    """Topics that a broker keeps for itself, which lists hide."""
-    return name.local.startswith("__") or "__transaction" in name.local
 
 
 class Pattern(Protocol):

@@ -57,6 +57,7 @@ class Link:
         "_budget",
         "_framers",
         "_liveness_timeout_s",
+        "_pauses",
         "_pong",
         "_wire",
         "address",
@@ -75,6 +76,7 @@ class Link:
         self._liveness_timeout_s = liveness_timeout_s
         self._framers: dict[int, MessageFramer] = {}
         self._pong: asyncio.Event | None = None
+        self._pauses = 0
         self.address = address
         self.client_version = ""
         self.protocol_version = 0
@@ -112,11 +114,21 @@ class Link:
         self.pending_bytes -= size_bytes
         self._budget.gave_back(size_bytes)
 
+    @property
+    def reading_paused(self) -> bool:
+        """Whether we do not read from it: it cannot be blamed for its silence then."""
+        return self._pauses > 0
+
     def pause_reading(self) -> None:
-        self._wire.pause_reading()
+        """For one more reason; each ends with a `resume_reading`."""
+        self._pauses += 1
+        if self._pauses == 1:
+            self._wire.pause_reading()
 
     def resume_reading(self) -> None:
-        self._wire.resume_reading()
+        self._pauses -= 1
+        if not self._pauses:
+            self._wire.resume_reading()
 
     def send_receipts(
         self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
@@ -263,7 +275,7 @@ class Link:
         """Pings and waits for the answer; a peer that stays silent is disconnected."""
         if self._wire.closed:
             return False
-        if self._budget.is_paused(self):
+        if self.reading_paused:
             return True  # its pong would wait in a socket that we do not read
         if self._pong is None:
             self._pong = asyncio.Event()

@@ -24,7 +24,7 @@ def on_producer(
     found = session.producers.get(command.producer_id)
     if found is not None and not found[0].closed:
         producer, _ = found
-        if producer.on_drained is not None:
+        if producer.closing:
             raise ServiceNotReady("Producer is still being closed, please retry")
         producer.request_id = command.request_id
         session.link.producer_ready(producer)
@@ -38,7 +38,8 @@ def on_producer(
 
 async def _attach(session: "Session", command: pb.CommandProducer, name: TopicName) -> None:
     service = session.service
-    topic = await service.topics.get_or_open(name, create=service.settings.auto_topic_creation)
+    topic = await service.topics.get_or_open(name, create=service.topics.creation.by_use(name))
+    topic.check_producer(command.producer_name, encrypted=command.encrypted)
     if isinstance(topic, PersistentTopic) and (refusal := await quota_refusal(topic)) is not None:
         raise refusal
     producer = Producer(
@@ -52,11 +53,12 @@ async def _attach(session: "Session", command: pb.CommandProducer, name: TopicNa
         request_id=command.request_id,
         connected_since_ms=service.clock.now_ms(),
         metadata=[(pair.key, pair.value) for pair in command.metadata],
+        encrypted=command.encrypted,
     )
     schema = schema_info(command.schema) if command.HasField("schema") else None
     producer.schema_version = await topic.add_schema(schema)
     if command.initial_subscription_name and isinstance(topic, PersistentTopic):
-        await _initial_subscription(session, topic, command.initial_subscription_name)
+        await _initial_subscription(topic, command.initial_subscription_name)
     try:
         await topic.add_producer(producer)
     except asyncio.CancelledError:
@@ -69,10 +71,10 @@ async def _attach(session: "Session", command: pb.CommandProducer, name: TopicNa
     session.link.producer_ready(producer)
 
 
-async def _initial_subscription(session: "Session", topic: PersistentTopic, name: str) -> None:
+async def _initial_subscription(topic: PersistentTopic, name: str) -> None:
     if name in topic.subscriptions:
         return
-    if not session.service.settings.auto_subscription_creation:
+    if not topic.makes_subscriptions:
         raise NotAllowed(
             "Could not create the initial subscription due to the auto subscription creation "
             "is not allowed."
@@ -105,8 +107,7 @@ def on_close_producer(session: "Session", command: pb.CommandCloseProducer) -> N
             topic.remove_producer(producer)
         session.link.success(command.request_id)
 
-    if producer.pending_runs and not producer.closed and producer.on_drained is None:
-        producer.ready = False  # what comes behind is not taken
-        producer.on_drained = close
+    if producer.pending_runs and not producer.closed and not producer.closing:
+        producer.when_drained(close)
     else:
         close()

@@ -150,6 +150,10 @@ class Session:
         if producer.closed or not producer.ready:
             producer.missed = True
             return  # sent away meanwhile: the client resends to the producer's next life
+        gate = topic.gate
+        if gate is not None:
+            gate.publish(producer, run)
+            return
         self.link.publishing(run.size_bytes)
         topic.publish(producer, run)
 

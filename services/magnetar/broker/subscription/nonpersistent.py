@@ -68,6 +68,10 @@ class NonPersistentSubscription:
     def is_connected(self) -> bool:
         return bool(self.consumers)
 
+    def set_limits(self, limits: SubscriptionLimits) -> None:
+        """Other limits, for who comes from now on."""
+        self.limits = limits
+
     # -- consumers
 
     async def add_consumer(self, consumer: Consumer) -> None:

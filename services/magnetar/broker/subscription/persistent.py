@@ -11,6 +11,7 @@ Source: Pulsar's `PersistentSubscription`.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
@@ -19,6 +20,7 @@ from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
 from magnetar.broker.lifecycle.expiry import older_end
 from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.rates.dispatching import DispatchThrottle
 from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.admission import check_type
 from magnetar.broker.subscription.consumer import Consumer
@@ -77,6 +79,7 @@ class PersistentSubscription:
         "limits",
         "name",
         "resting",
+        "throttle",
         "topic",
     )
 
@@ -98,6 +101,7 @@ class PersistentSubscription:
         self.limits = limits
         self.clock = clock
         self.dispatcher: Dispatcher | None = None
+        self.throttle: DispatchThrottle | None = None
         self.closed = False
         self.resting = False
         self.expired_total = 0
@@ -124,6 +128,22 @@ class PersistentSubscription:
     def is_connected(self) -> bool:
         return bool(self.consumers)
 
+    # -- what policies say
+
+    def set_limits(self, limits: SubscriptionLimits) -> None:
+        """Other limits, at once; consumers that are attached stay."""
+        self.limits = limits
+        self._context = replace(self._context, limits=limits)
+        if self.dispatcher is not None:
+            self.dispatcher.set_limits(limits)
+
+    def rates_changed(self) -> None:
+        """`throttle` is another, or asks other limiters: they hold from now on."""
+        if self.dispatcher is not None:
+            throttle = self.throttle
+            self.dispatcher.throttle = throttle if throttle and throttle.needed else None
+            self.dispatcher.dispatch()
+
     # -- consumers
 
     async def add_consumer(self, consumer: Consumer) -> None:
@@ -145,6 +165,7 @@ class PersistentSubscription:
                     self.dispatcher.close()
                 dispatcher.resting = self.resting
                 self.dispatcher = dispatcher
+                self.rates_changed()
             consumer.attached = True
             try:
                 dispatcher.add_consumer(consumer)
@@ -174,6 +195,10 @@ class PersistentSubscription:
 
     def on_writable(self, consumer: Consumer) -> None:  # noqa: ARG002 - one dispatcher serves all
         """The consumer's connection drained."""
+        self.wake()
+
+    def wake(self) -> None:
+        """Something may be handed over."""
         if self.dispatcher is not None:
             self.dispatcher.dispatch()
 
@@ -362,6 +387,8 @@ class PersistentSubscription:
         self._disconnect(destination)
         if self.dispatcher is not None:
             self.dispatcher.close()
+        if self.throttle is not None:
+            self.throttle.close()
 
     def topic_terminated(self) -> None:
         """The topic takes no more messages: drained consumers are told."""
@@ -403,6 +430,8 @@ class PersistentSubscription:
             non_contiguous_deleted_messages_ranges=cursor.ranges_count,
             subscription_properties=dict(cursor.properties),
         )
+        if self.throttle is not None:
+            self.throttle.fill_stats(stats)
         if dispatcher is not None:
             dispatcher.fill_stats(stats)
             consumers = [dispatcher.consumer_stats(each) for each in dispatcher.consumers]

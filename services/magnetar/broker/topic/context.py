@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from magnetar.broker.entry_stamp import EntryStamp
 from magnetar.broker.policies.applied import BrokerPolicies
+from magnetar.broker.rates.held import HeldBudget
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.core.clock import Clock
@@ -11,25 +12,19 @@ from magnetar.core.tasks import TaskSet
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLimits:
-    """Caps of one topic; 0 means none."""
-
-    producers_per_topic_max: int = 0
-    subscriptions_per_topic_max: int = 0
-    consumers_per_topic_max: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class TopicContext:
     """Handed to each topic when it is opened.
 
-    `stamp`, where set, puts broker entry metadata (PIP-70) before each entry of a run.
+    `subscription_limits` are those without a policy. `stamp`, where set, puts broker entry metadata
+    (PIP-70) before each entry of a run.
     """
 
     clock: Clock
     tasks: TaskSet
     schemas: TopicSchemas
     policies: BrokerPolicies
-    limits: TopicLimits
     subscription_limits: SubscriptionLimits
+    held: HeldBudget
+    message_bytes_max: int
+    throttle_tailing: bool = True
     stamp: EntryStamp | None = None

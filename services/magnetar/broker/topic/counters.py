@@ -31,6 +31,7 @@ class TopicCounters:
         "message_rate_in",
         "messages_in",
         "publish_errors",
+        "publish_limited_times",
         "write_latency_counts",
         "write_latency_total_ms",
     )
@@ -40,6 +41,7 @@ class TopicCounters:
         self.bytes_in = 0
         self.entries_in = 0
         self.publish_errors = 0
+        self.publish_limited_times = 0
         self.evictions_by_age = 0
         self.evictions_by_size = 0
         self.last_published_ms = 0

@@ -7,30 +7,30 @@ dropped and counted (Pulsar's docs, "Non-persistent topics").
 from typing import Final
 
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.policies.applied import AppliedPolicies
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
-from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.governed import GovernedTopic
+from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
-from magnetar.broker.topic.subscribe import SubscribeRequest, check_consumer_limit
+from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import (
     ConsumerBusy,
     MetadataError,
     PreconditionFailed,
-    ProducerBusy,
     ServiceNotReady,
     SubscriptionNotFound,
 )
 from magnetar.core.hashing import bundle_hash
 from magnetar.core.names import TopicName
+from magnetar.wire.events import SendRun
 
 NO_POSITION: Final = -1
 
 
-class NonPersistentTopic:
+class NonPersistentTopic(GovernedTopic):
     """One non-persistent topic or partition, served by this broker."""
 
     fenced: Final = False
@@ -38,7 +38,6 @@ class NonPersistentTopic:
 
     __slots__ = (
         "_closing",
-        "_context",
         "_resting",
         "counters",
         "full_name",
@@ -50,6 +49,7 @@ class NonPersistentTopic:
     )
 
     def __init__(self, name: TopicName, context: TopicContext) -> None:
+        super().__init__(context)
         self.name = name
         self.full_name = str(name)
         self.place = bundle_hash(self.full_name)
@@ -57,16 +57,13 @@ class NonPersistentTopic:
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.producers = ProducerRegistry(self.full_name, None, _forget_epoch, context.tasks)
         self.last_active_ms = context.clock.now_ms()
-        self._context = context
         self._closing = False
         self._resting = False
 
     async def add_producer(self, producer: Producer) -> None:
         """See `ProducerRegistry.add`."""
         self._check_serving()
-        limit = self._context.limits.producers_per_topic_max
-        if limit and len(self.producers) >= limit:
-            raise ProducerBusy(f"Topic {self.full_name} reached max producers limit")
+        self.check_producers_cap(producer.name)
         await self.producers.add(producer)
         if self._closing:
             self.producers.remove(producer)
@@ -77,7 +74,7 @@ class NonPersistentTopic:
         self.last_active_ms = self._context.clock.now_ms()
         self.producers.remove(producer)
 
-    def publish(self, producer: Producer, run: PublishRun) -> None:
+    def publish(self, producer: Producer, run: SendRun) -> None:
         """Hands the run to every subscription, then answers it."""
         messages = sum(run.message_counts)
         self.counters.last_published_ms = self._context.clock.now_ms()
@@ -93,10 +90,12 @@ class NonPersistentTopic:
     ) -> NonPersistentSubscription:
         """Attaches the consumer; the subscription lives as long as the topic is loaded."""
         self._check_serving()
-        check_consumer_limit(self._context.limits, self.subscriptions.values())
+        self.check_subscriber(request, consumer)
         subscription = self.subscriptions.get(request.subscription)
         if subscription is None:
+            self.check_new_subscription(request.subscription)
             subscription = await self.create_subscription(request.subscription)
+        self.check_consumers_cap()
         try:
             await subscription.add_consumer(consumer)
         except BaseException:
@@ -115,7 +114,7 @@ class NonPersistentTopic:
         subscription = NonPersistentSubscription(
             self.full_name,
             name,
-            limits=self._context.subscription_limits,
+            limits=self.limits,
             clock=self._context.clock,
             tasks=self._context.tasks,
         )
@@ -146,19 +145,12 @@ class NonPersistentTopic:
         await subscription.close()
         self.subscriptions.pop(name, None)
 
-    async def add_schema(self, schema: SchemaInfo | None) -> bytes:
-        return await self._context.schemas.for_producer(self.name, schema)
-
     async def check_schema(self, schema: SchemaInfo) -> None:
         await self._context.schemas.for_consumer(self.name, schema, topic_is_idle=self.is_idle)
 
-    @property
-    def policies(self) -> AppliedPolicies:
-        """What holds for this topic."""
-        return self._context.policies.of(self.name)
-
     def policies_changed(self) -> None:
         """Called after a change that may concern this topic (`policies.telling`)."""
+        self.apply_policies()
 
     @property
     def is_idle(self) -> bool:
@@ -181,6 +173,8 @@ class NonPersistentTopic:
         """Goes on after `suspend`."""
         self._resting = False
         self.producers.resume()
+        if self.gate is not None:
+            self.gate.resume()
 
     async def close(self) -> None:
         """Sends everyone away."""
@@ -191,6 +185,8 @@ class NonPersistentTopic:
         """Takes nothing more; nobody is told yet."""
         self._closing = True
         self.producers.rest()
+        if self.gate is not None:
+            self.gate.close()
 
     def abandon(self) -> None:
         """As `close`."""
@@ -203,8 +199,12 @@ class NonPersistentTopic:
         for subscription in list(self.subscriptions.values()):
             subscription.end(destination)
 
+    @property
+    def serving(self) -> bool:
+        return not (self._closing or self._resting)
+
     def _check_serving(self) -> None:
-        if self._closing or self._resting:
+        if not self.serving:
             raise ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
 
 

@@ -14,23 +14,23 @@ from typing import Final
 from magnetar.broker.entry_stamp import last_index
 from magnetar.broker.lifecycle.limits import quorums_of, retention_of
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.policies.applied import AppliedPolicies
+from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
+from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate, limiter_for, throttle
 from magnetar.broker.topic.producer import Producer, PublishRun
 from magnetar.broker.topic.producers import ProducerRegistry
-from magnetar.broker.topic.subscribe import SubscribeRequest, check_consumer_limit
+from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import (
     ConsumerBusy,
     MagnetarError,
     MetadataError,
     NotAllowed,
     PreconditionFailed,
-    ProducerBusy,
     ServiceNotReady,
     SubscriptionNotFound,
     TopicTerminated,
@@ -42,18 +42,20 @@ from magnetar.core.names import TopicName
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
+from magnetar.policies.rates import DISPATCH_RATE
+from magnetar.wire.events import SendRun
 
 log = get_logger("magnetar.topic")
 
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 
 
-class PersistentTopic:
+class PersistentTopic(GovernedTopic):
     """One topic or one partition, served by this broker."""
 
     __slots__ = (
         "_closing",
-        "_context",
+        "_dispatch_limiter",
         "_next_index",
         "_resting",
         "_tasks",
@@ -70,6 +72,7 @@ class PersistentTopic:
     def __init__(
         self, name: TopicName, managed_ledger: ManagedLedger, context: TopicContext
     ) -> None:
+        super().__init__(context)
         self.name = name
         self.full_name = str(name)
         self.place = bundle_hash(self.full_name)
@@ -77,7 +80,7 @@ class PersistentTopic:
         self.counters = TopicCounters()
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.last_active_ms = context.clock.now_ms()
-        self._context = context
+        self._dispatch_limiter: RateLimiter | None = None
         self._tasks = context.tasks
         self._closing = False
         self._resting = False
@@ -103,9 +106,7 @@ class PersistentTopic:
         self._check_serving()
         if self.managed_ledger.terminated:
             raise TopicTerminated("Topic was already terminated")
-        limit = self._context.limits.producers_per_topic_max
-        if limit and len(self.producers) >= limit:
-            raise ProducerBusy(f"Topic {self.full_name} reached max producers limit")
+        self.check_producers_cap(producer.name)
         await self.producers.add(producer)
         if self._closing or self.managed_ledger.terminated:
             self.producers.remove(producer)
@@ -118,7 +119,7 @@ class PersistentTopic:
         self.last_active_ms = self._context.clock.now_ms()
         self.producers.remove(producer)
 
-    def publish(self, producer: Producer, run: PublishRun) -> None:
+    def publish(self, producer: Producer, run: SendRun) -> None:
         """Appends the run; its receipts are sent once it is durable."""
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
@@ -143,7 +144,7 @@ class PersistentTopic:
     ) -> PersistentSubscription:
         """Attaches the consumer, creating the subscription where that is asked and allowed."""
         self._check_serving()
-        check_consumer_limit(self._context.limits, self.subscriptions.values())
+        self.check_subscriber(request, consumer)
         subscription = self.subscriptions.get(request.subscription)
         if subscription is None:
             subscription = await self._new_subscription(request)
@@ -154,6 +155,7 @@ class PersistentTopic:
                 else f"NonDurable subscription with the same name already exists: "
                 f"{request.subscription}"
             )
+        self.check_consumers_cap()
         try:
             await subscription.add_consumer(consumer)
             self._check_serving()
@@ -172,6 +174,7 @@ class PersistentTopic:
             raise PreconditionFailed("Empty subscription name")
         if name in self.subscriptions:
             raise SubscriptionExists("Subscription already exists for topic")
+        self.check_new_subscription(name)
         await self.managed_ledger.open_cursor(name, initial=start, properties=properties)
         self._check_serving()
         # Two first consumers may have raced through the await: both get the one subscription.
@@ -181,9 +184,6 @@ class PersistentTopic:
 
     async def _new_subscription(self, request: SubscribeRequest) -> PersistentSubscription:
         name = request.subscription
-        limit = self._context.limits.subscriptions_per_topic_max
-        if limit and len(self.subscriptions) >= limit:
-            raise ConsumerBusy("Exceed the maximum number of subscriptions of the topic: " + name)
         if request.durable:
             if not request.auto_create:
                 raise SubscriptionNotFound("Subscription does not exist")
@@ -192,6 +192,7 @@ class PersistentTopic:
                 return await self.create_subscription(name, start, request.properties)
             except SubscriptionExists:
                 return self.subscriptions[name]
+        self.check_new_subscription(name)
         ledger = self.managed_ledger
         start = request.start or (EARLIEST if request.from_earliest else LATEST)
         if request.rollback_s:
@@ -245,15 +246,17 @@ class PersistentTopic:
                     self.subscriptions[name] = self._subscription(name)
 
     def _subscription(self, name: str, cursor: Cursor | None = None) -> PersistentSubscription:
-        return PersistentSubscription(
+        subscription = PersistentSubscription(
             self.full_name,
             name,
             self.managed_ledger,
             cursor or self.managed_ledger.cursors[name],
-            limits=self._context.subscription_limits,
+            limits=self.limits,
             clock=self._context.clock,
             tasks=self._tasks,
         )
+        throttle(self, subscription, self._dispatch_limiter)
+        return subscription
 
     async def last_readable(self) -> Position | None:
         """The last entry that the topic holds; None where it holds none."""
@@ -264,10 +267,6 @@ class PersistentTopic:
         return last if last.entry_id >= 0 and last > ledger.first_position else None
 
     # -- schema ----------------------------------------------------------------------------
-
-    async def add_schema(self, schema: SchemaInfo | None) -> bytes:
-        """The version under which a producer's schema is known, registered where it is new."""
-        return await self._context.schemas.for_producer(self.name, schema)
 
     async def check_schema(self, schema: SchemaInfo) -> None:
         """A consumer's schema: added to an idle topic, else checked. Raises IncompatibleSchema."""
@@ -292,11 +291,6 @@ class PersistentTopic:
         """Whether another owner has the log now: this instance is of no use any more."""
         return self.managed_ledger.fenced
 
-    @property
-    def policies(self) -> AppliedPolicies:
-        """What holds for this topic."""
-        return self._context.policies.of(self.name)
-
     def policies_changed(self) -> None:
         """Called after a change that may concern this topic (`policies.telling`)."""
         value, ledger = self.policies.value, self.managed_ledger
@@ -304,6 +298,12 @@ class PersistentTopic:
         ledger.quorums = quorums
         if retention != ledger.retention:
             ledger.set_retention(retention.size_bytes, retention.time_ms)
+        self.apply_policies()
+        self._dispatch_limiter = limiter_for(
+            self._dispatch_limiter, dispatch_rate(value(DISPATCH_RATE)), self
+        )
+        for subscription in self.subscriptions.values():
+            throttle(self, subscription, self._dispatch_limiter)
 
     @property
     def is_idle(self) -> bool:
@@ -331,6 +331,8 @@ class PersistentTopic:
         """Goes on after `suspend`."""
         self._resting = False
         self.producers.resume()
+        if self.gate is not None:
+            self.gate.resume()
         for subscription in list(self.subscriptions.values()):
             subscription.resume()
 
@@ -348,8 +350,7 @@ class PersistentTopic:
         they send meanwhile is not taken. Consumers get nothing more; what they ack still counts.
         """
         self._closing = True
-        for producer in self.producers:
-            producer.ready = False
+        self._take_no_more()
         for subscription in self.subscriptions.values():
             subscription.rest()
         await self.managed_ledger.close()
@@ -357,10 +358,16 @@ class PersistentTopic:
     def abandon(self) -> None:
         """Another broker may have the topic: nothing is written, everyone is sent away."""
         self._closing = True
-        for producer in self.producers:
-            producer.ready = False
+        self._take_no_more()
         self.managed_ledger.abandon()
         self.dismiss(None)
+
+    def _take_no_more(self) -> None:
+        """What producers send from now on, or what waits for a rate, they send again elsewhere."""
+        for producer in self.producers:
+            producer.ready = False
+        if self.gate is not None:
+            self.gate.close()
 
     def dismiss(self, destination: BrokerRecord | None) -> None:
         """Sends everyone away, to `destination` where that is known."""
@@ -373,8 +380,12 @@ class PersistentTopic:
         if not force and (self.subscriptions or len(self.producers)):
             raise PreconditionFailed("Topic has active producers/subscriptions")
 
+    @property
+    def serving(self) -> bool:
+        return not (self._closing or self._resting)
+
     def _check_serving(self) -> None:
-        if self._closing or self._resting:
+        if not self.serving:
             raise ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
 
 
@@ -408,8 +419,8 @@ class _Publish:
             else:
                 producer.sink.send_errors(producer, run, error)
                 topic.publish_failed(error)
-            if producer.on_drained is not None and not producer.pending_runs:
-                producer.on_drained()
+            if producer.on_answered is not None:
+                producer.on_answered()
             return
         messages = sum(run.message_counts)
         topic.counters.last_published_ms = topic.now_ms()
@@ -419,5 +430,5 @@ class _Publish:
             run.entries, messages, run.size_bytes, time.monotonic() - self.started
         )
         producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)
-        if producer.on_drained is not None and not producer.pending_runs:
-            producer.on_drained()
+        if producer.on_answered is not None:
+            producer.on_answered()

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.core.errors import MagnetarError
+from magnetar.wire.events import SendRun
 
 
 class AccessMode(IntEnum):
@@ -25,6 +26,14 @@ class ProducerSink(Protocol):
 
     @property
     def client_version(self) -> str: ...
+
+    def publishing(self, size_bytes: int) -> None:
+        """Counts what is about to be published, until it is answered."""
+
+    def pause_reading(self) -> None:
+        """Nothing more is read from the connection until `resume_reading`."""
+
+    def resume_reading(self) -> None: ...
 
     async def is_alive(self) -> bool:
         """Pings the peer unless it was heard of lately; False where it does not answer."""
@@ -60,26 +69,45 @@ class PublishRun(Protocol):
     size_bytes: int
 
 
+Judged = tuple[SendRun, MagnetarError | None]
+"""Messages, and why they are refused: then it is one."""
+
+
+class Held(Protocol):
+    """What it sent and may not be published yet."""
+
+    def add(self, parts: "list[Judged]") -> None:
+        """More, behind it."""
+
+    def answered(self) -> None:
+        """A run of the producer's has its receipts."""
+
+    def drop(self) -> None: ...
+
+
 class Producer:
     """One producer of one connection."""
 
     __slots__ = (
         "_bytes_before",
         "_messages_before",
+        "_on_drained",
         "access_mode",
         "bytes_in",
         "bytes_rate_in",
         "closed",
         "connected_since_ms",
+        "encrypted",
         "entries_in",
         "epoch",
         "generated_name",
+        "held",
         "message_rate_in",
         "messages_in",
         "metadata",
         "missed",
         "name",
-        "on_drained",
+        "on_answered",
         "pending_runs",
         "producer_id",
         "ready",
@@ -103,6 +131,7 @@ class Producer:
         request_id: int,
         connected_since_ms: int,
         metadata: Sequence[tuple[str, str]] = (),
+        encrypted: bool = False,
     ) -> None:
         self.producer_id = producer_id
         self.name = name
@@ -114,6 +143,7 @@ class Producer:
         self.request_id = request_id
         self.connected_since_ms = connected_since_ms
         self.metadata = dict(metadata)
+        self.encrypted = encrypted
         self.schema_version: bytes = b""
         self.ready = False
         self.closed = False
@@ -128,8 +158,10 @@ class Producer:
         self._messages_before = 0
         self._bytes_before = 0
         self.pending_runs = 0
-        # Called once none is pending any more, by a client that closes and waits for that.
-        self.on_drained: Callable[[], None] | None = None
+        # Called with each run that is answered, where somebody waits for that.
+        self.on_answered: Callable[[], None] | None = None
+        self.held: Held | None = None
+        self._on_drained: Callable[[], None] | None = None
 
     def renew_rates(self, period_s: float) -> None:
         """Call once per period."""
@@ -137,6 +169,46 @@ class Producer:
         self.bytes_rate_in = (self.bytes_in - self._bytes_before) / period_s
         self._messages_before = self.messages_in
         self._bytes_before = self.bytes_in
+
+    @property
+    def closing(self) -> bool:
+        """Whether its client closes it, and what it had sent is still to be answered."""
+        return self._on_drained is not None
+
+    def when_drained(self, done: Callable[[], None]) -> None:
+        """Takes nothing more; `done` is called once all it had sent is answered."""
+        self.ready = False
+        self._on_drained = done
+        self.on_answered = self._answered
+
+    def hold(self, held: Held) -> None:
+        """Some of what it sent has to wait; that counts as one run."""
+        self.held = held
+        self.pending_runs += 1
+        self.on_answered = self._answered
+
+    def held_ended(self, held: Held) -> None:
+        """Nothing of it waits any more."""
+        if self.held is held:
+            self.held = None
+            self.pending_runs -= 1
+            self._answered()
+
+    def close(self) -> None:
+        """It publishes nothing more; what waits is dropped."""
+        self.closed = True
+        if self.held is not None:
+            self.held.drop()
+
+    def _answered(self) -> None:
+        if self.held is not None:
+            self.held.answered()
+        elif self._on_drained is None:
+            self.on_answered = None
+        if self._on_drained is not None and not self.pending_runs:
+            done, self._on_drained = self._on_drained, None
+            self.on_answered = None
+            done()
 
     def succeeds(self, other: "Producer") -> bool:
         """Whether this is a newer life of `other`: the same client recreated it."""

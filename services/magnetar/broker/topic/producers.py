@@ -64,6 +64,9 @@ class ProducerRegistry:
     def __iter__(self) -> Iterator[Producer]:
         return iter(list(self._by_name.values()))
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
     @property
     def waiting_count(self) -> int:
         return len(self._waiting)
@@ -106,7 +109,7 @@ class ProducerRegistry:
 
     def remove(self, producer: Producer) -> None:
         """Takes the producer out; where it made way, the first that waits gets its turn."""
-        producer.closed = True
+        producer.close()
         if self._by_name.get(producer.name) is producer:
             del self._by_name[producer.name]
         elif producer in self._waiting:
@@ -130,7 +133,7 @@ class ProducerRegistry:
                 await self._make_exclusive(first)
             except MagnetarError as error:
                 if not first.closed:
-                    first.closed = True
+                    first.close()
                     first.sink.producer_refused(first, error)
                 continue
             self._admit(first)
@@ -152,11 +155,17 @@ class ProducerRegistry:
             else:
                 producer.ready = True
 
+    def send_away(self, who: Callable[[Producer], bool]) -> None:
+        """Those of whom that holds look the topic up again, and may be told why not."""
+        for producer in [each for each in self._by_name.values() if who(each)]:
+            self.remove(producer)
+            producer.sink.close_producer(producer)
+
     def close_all(self, destination: BrokerRecord | None = None) -> None:
         """Sends every producer away, to come back wherever the topic is served then."""
         self._closings += 1
         for producer in [*self._by_name.values(), *self._waiting]:
-            producer.closed = True
+            producer.close()
             producer.sink.close_producer(producer, destination)
         self._by_name.clear()
         self._waiting.clear()
@@ -187,11 +196,11 @@ class ProducerRegistry:
 
     def _fence_all(self) -> None:
         for waiting in self._waiting:
-            waiting.closed = True
+            waiting.close()
             waiting.sink.producer_refused(waiting, ProducerFenced(FENCED_TEXT))
         self._waiting.clear()
         for producer in self._by_name.values():
-            producer.closed = True
+            producer.close()
             producer.sink.close_producer(producer)
         self._by_name.clear()
         self._exclusive = None

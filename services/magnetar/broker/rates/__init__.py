@@ -1,0 +1,1 @@
+"""Rates: how fast producers may publish, subscriptions are served and consumers may subscribe."""
