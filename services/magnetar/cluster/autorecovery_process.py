@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from magnetar import __version__
 from magnetar.cluster.autorecovery_part import AutorecoveryPart
-from magnetar.cluster.membership import join
+from magnetar.cluster.membership import join, session_families
 from magnetar.cluster.nodes import Readiness, serve_health, session_reason
 from magnetar.cluster.settings import AutorecoveryProcessSettings
 from magnetar.core.clock import SystemClock
+from magnetar.metadata.session import MetadataSession
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class _Parts:
 
     settings: AutorecoveryProcessSettings
     readiness: Readiness = field(default_factory=Readiness)
+    session: MetadataSession | None = None
     recovery: AutorecoveryPart | None = None
 
     def status(self) -> Mapping[str, object]:
@@ -43,7 +45,10 @@ class _Parts:
         return told if self.recovery is None else {**told, **self.recovery.status()}
 
     def metrics(self) -> Iterable[str]:
-        return () if self.recovery is None else self.recovery.families()
+        if self.session is not None:
+            yield from session_families(self.session)
+        if self.recovery is not None:
+            yield from self.recovery.families()
 
 
 async def start(settings: AutorecoveryProcessSettings) -> AutorecoveryProcess:
@@ -62,6 +67,7 @@ async def start(settings: AutorecoveryProcessSettings) -> AutorecoveryProcess:
         host = settings.advertised_host or settings.host
         name = f"autorecovery {host}:{http_port}"
         member = await join(settings, settings.cluster_name, clock, name)
+        parts.session = member.session
         opened.push_async_callback(member.store.close)
         opened.push_async_callback(member.session.stop)
         part = AutorecoveryPart(member, clock, settings, name)

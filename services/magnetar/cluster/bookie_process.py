@@ -18,9 +18,10 @@ from magnetar.bookie.service import BookieService, BookieServiceSettings
 from magnetar.cluster.bookie_settings import BookieProcessSettings
 from magnetar.cluster.identity import hold_to_cluster
 from magnetar.cluster.ledger_count import LedgerCount
-from magnetar.cluster.membership import Membership, join
+from magnetar.cluster.membership import Membership, join, session_families
 from magnetar.cluster.nodes import Readiness, serve_health, session_reason
 from magnetar.core.clock import Clock, SystemClock
+from magnetar.metadata.session import MetadataSession
 from magnetar.observe.listen import bind
 from magnetar.observe.metrics import single
 
@@ -50,6 +51,7 @@ class _Parts:
 
     settings: BookieProcessSettings
     readiness: Readiness = field(default_factory=Readiness)
+    session: MetadataSession | None = None
     service: BookieService | None = None
     ledgers: LedgerCount | None = None
     recovery: "AutorecoveryPart | None" = None
@@ -81,6 +83,8 @@ class _Parts:
         return told
 
     def metrics(self) -> Iterable[str]:
+        if self.session is not None:
+            yield from session_families(self.session)
         if self.service is not None:
             yield from bookie_families([self.service.bookie])
         if self.ledgers is not None:
@@ -111,6 +115,7 @@ async def start(settings: BookieProcessSettings) -> BookieProcess:
             parts.metrics,
         )
         member = await join(settings, settings.cluster_name, clock, f"bookie {settings.identity}")
+        parts.session = member.session
         opened.push_async_callback(member.store.close)
         # Whatever is registered under the session goes with it, and before the store.
         opened.push_async_callback(member.session.stop)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from magnetar.cluster.membership import Membership
+from magnetar.cluster.membership import Membership, session_families
 from magnetar.cluster.settings import BrokerProcessSettings
 from magnetar.core.clock import Clock
 from magnetar.ledger.client import LedgerClient
@@ -17,6 +17,7 @@ class BrokerLedgers:
     def __init__(
         self, settings: BrokerProcessSettings, member: Membership, clock: Clock, broker_id: str
     ) -> None:
+        self._session = member.session
         self.bookies = RegisteredBookies(
             member.store,
             clock,
@@ -75,3 +76,4 @@ class BrokerLedgers:
             ("magnetar_ledgers_late_bytes", self.client.late_bytes),
         ):
             yield single(name, "", value)
+        yield from session_families(self._session)

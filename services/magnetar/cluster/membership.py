@@ -6,6 +6,7 @@ at once.
 """
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.metadata.opening import StoreOptions, open_store
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
+from magnetar.observe.metrics import single
 
 RETRY_S: Final = 0.5
 PROGRESS_FIRST_S: Final = 2.0
@@ -35,6 +37,12 @@ class Membership:
     store: MetadataStore
     session: MetadataSession
     cluster: ClusterIdentity
+
+
+def session_families(session: MetadataSession) -> Iterable[str]:
+    """For /metrics: whether the process's lease is good, and how often it was not."""
+    yield single("magnetar_session_valid", "", int(session.valid))
+    yield single("magnetar_session_suspensions_total", "", session.suspensions, "counter")
 
 
 async def join(settings: MemberSettings, cluster_name: str, clock: Clock, name: str) -> Membership:

@@ -97,6 +97,7 @@ class MetadataSession:
         self._deadline = -math.inf
         """Until then listeners need not be suspended. Only a renewal that came before moves it."""
         self._state = SessionState.SUSPENDED
+        self._suspensions = 0
         self._watchdog: asyncio.TimerHandle | None = None
 
     @property
@@ -112,6 +113,11 @@ class MetadataSession:
     @property
     def state(self) -> SessionState:
         return self._state
+
+    @property
+    def suspensions(self) -> int:
+        """How often the lease was in doubt since the start."""
+        return self._suspensions
 
     @property
     def ttl_s(self) -> float:
@@ -236,6 +242,7 @@ class MetadataSession:
         if self._state is not SessionState.ESTABLISHED:
             return
         self._state = SessionState.SUSPENDED
+        self._suspensions += 1
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None

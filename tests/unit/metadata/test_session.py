@@ -184,12 +184,14 @@ async def test_it_is_suspended_at_the_deadline_and_not_before() -> None:
     stage.store.away = True
     await asyncio.sleep(TTL_S - 2 * TICK_S)
     assert stage.session.valid
+    assert stage.session.suspensions == 0
     assert stage.listener.words == ["renewed"]
     await asyncio.sleep(2 * TICK_S)
     assert stage.listener.told[-1] == (last + TTL_S, "suspended")
     assert stage.session.state is SessionState.SUSPENDED
     with pytest.raises(LeaseLost):
         _ = stage.session.lease_id
+    assert stage.session.suspensions == 1
     stage.store.away = False
     await stage.session.stop()
 
