@@ -1,8 +1,9 @@
 """What the chart holds of other folders, and what of it is generated: `make chart`, or `--check`.
 
-A chart cannot reach outside of its folder. So the CustomResourceDefinitions of crds/ are copied into
-its subchart, and the table of README.md is made from values.yaml (defaults) and values.schema.json
-(descriptions). `--check` writes nothing, and exits with 1 where a file is not what it should be.
+A chart cannot reach outside of its folder. So the CustomResourceDefinitions of crds/ are copied
+into its subchart; the table of README.md is made from values.yaml (defaults) and values.schema.json
+(descriptions), Grafana's dashboards from dashboards.py beside this file. `--check` writes nothing,
+and exits with 1 where a file is not what it should be.
 """
 
 import json
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import dashboards
 import yaml
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -27,6 +29,9 @@ def wanted() -> dict[Path, str | None]:
         copies / source.name: source.read_text() for source in (ROOT / "crds").glob("*.yaml")
     }
     files |= {file: None for file in copies.glob("*") if file not in files}
+    boards = CHART / "dashboards"
+    files |= {boards / name: text for name, text in dashboards.files().items()}
+    files |= {file: None for file in boards.glob("*") if file not in files}
     readme = CHART / "README.md"
     before, _, rest = readme.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
