@@ -32,23 +32,26 @@ from magnetar.admin.routers import (  # noqa: E402
     lookup,
     messages,
     metrics,
-    namespace_policies,
     namespaces,
     partitioned,
     schemas,
     subscription_moves,
     subscriptions,
     tenants,
-    topic_policies,
     topic_stats,
     topics,
 )
+from magnetar.admin.routers.policies import fixed, permissions  # noqa: E402
+from magnetar.admin.routers.policies import namespaces as namespace_policies  # noqa: E402
+from magnetar.admin.routers.policies import topics as topic_policies  # noqa: E402
 
 ROUTERS: Final = (
     clusters.router,
     tenants.router,
     namespaces.router,
     namespace_policies.router,
+    permissions.router,
+    fixed.router,
     partitioned.router,
     topics.router,
     topic_stats.router,

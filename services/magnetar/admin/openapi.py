@@ -41,6 +41,7 @@ PATH_PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "ledger": ("integer", "Ledger id"),
     "entry": ("integer", "Entry id"),
     "version": ("integer", "Schema version"),
+    "role": ("string", "Role"),
     "key": ("string", "Property"),
     "value": ("string", "Value"),
 }

@@ -175,7 +175,7 @@ class BrokerService:
             self.topics.news.follow(self.store, self.tasks)
             self.ledgers.guard_with(self.cluster_ownership.guard)
             await self.cluster_ownership.start()
-        await self._follow_policies()
+        await self.follow_policies()
         loop = asyncio.get_running_loop()
         frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
         self._server = await loop.create_server(
@@ -211,7 +211,8 @@ class BrokerService:
             "delete-unused-topics",
         )
 
-    async def _follow_policies(self) -> None:
+    async def follow_policies(self) -> None:
+        """Returns once the policies that are set are known here, before any topic is opened."""
         records: NamespaceRecords
         if self.cluster_ownership is not None:
             records = self.cluster_ownership.rings

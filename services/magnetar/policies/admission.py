@@ -45,6 +45,7 @@ AUTO_TOPIC_CREATION: Final = Policy(
     text="Whether and how topics come to be when a client first uses them.",
     broker_setting="auto_topic_creation, auto_topic_creation_type, default_partitions",
     document="autoTopicCreationOverride",
+    invalid="Invalid configuration for autoTopicCreationOverride",
     namespace=Rest("autoTopicCreation"),
 )  # fmt: skip
 
@@ -167,7 +168,7 @@ DEDUPLICATION: Final = Policy(
     text="Whether a message that a producer sends again is stored once.",
     document="deduplicationEnabled",
     namespace=Rest("deduplication"),
-    topic=Rest("deduplicationEnabled"),
+    topic=Rest("deduplicationEnabled", empty_removes=True),
 )
 
 DEDUPLICATION_SNAPSHOT_INTERVAL: Final = Policy(
@@ -177,8 +178,8 @@ DEDUPLICATION_SNAPSHOT_INTERVAL: Final = Policy(
     default=None,
     text="How often what deduplication knows is stored.",
     document="deduplicationSnapshotIntervalSeconds",
-    namespace=Rest("deduplicationSnapshotInterval"),
-    topic=Rest("deduplicationSnapshotInterval"),
+    namespace=Rest("deduplicationSnapshotInterval", empty_removes=True),
+    topic=Rest("deduplicationSnapshotInterval", empty_removes=True),
 )
 
 DELAYED_DELIVERY: Final = Policy(
@@ -187,8 +188,8 @@ DELAYED_DELIVERY: Final = Policy(
     type=Record(
         (
             Field("active", Boolean(), "Whether messages can be delayed."),
-            Field("tickTime", Integer(Unit.MILLISECONDS, low=1, high=INT64_MAX),
-                  "How exact a delay is.", default=1_000),
+            Field("tickTime", Integer(Unit.MILLISECONDS, high=INT64_MAX),
+                  "How exact a delay is; 0: as exact as can be.", default=1_000),
             Field("maxDeliveryDelayInMillis", Integer(Unit.MILLISECONDS, high=INT64_MAX),
                   "The longest delay; 0: any.", default=0, manifest="maxDelay"),
         )
@@ -207,7 +208,7 @@ REPLICATION: Final = Policy(
     default=None,
     text="The clusters that messages are sent on to.",
     document="replication_clusters",
-    namespace=Rest("replication", unset=Unset.VALUE),
+    namespace=Rest("replication", unset=Unset.VALUE, done=200),
     topic=Rest("replication"),
 )
 

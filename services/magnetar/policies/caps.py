@@ -67,7 +67,7 @@ MAX_TOPICS: Final = Policy(
     text="Topics of a namespace, each partition counted. 0: any number.",
     broker_setting="topics_per_namespace_max",
     document="max_topics_per_namespace",
-    namespace=Rest("maxTopicsPerNamespace"),
+    namespace=Rest("maxTopicsPerNamespace", unset=Unset.VALUE),
 )
 
 MAX_UNACKED_PER_CONSUMER: Final = Policy(
@@ -80,7 +80,7 @@ MAX_UNACKED_PER_CONSUMER: Final = Policy(
     broker_setting="unacked_per_consumer_max",
     document="max_unacked_messages_per_consumer",
     namespace=Rest("maxUnackedMessagesPerConsumer"),
-    topic=Rest("maxUnackedMessagesOnConsumer"),
+    topic=Rest("maxUnackedMessagesOnConsumer", empty_removes=True),
 )
 
 MAX_UNACKED_PER_SUBSCRIPTION: Final = Policy(
@@ -92,7 +92,7 @@ MAX_UNACKED_PER_SUBSCRIPTION: Final = Policy(
     broker_setting="unacked_per_subscription_max",
     document="max_unacked_messages_per_subscription",
     namespace=Rest("maxUnackedMessagesPerSubscription"),
-    topic=Rest("maxUnackedMessagesOnSubscription"),
+    topic=Rest("maxUnackedMessagesOnSubscription", empty_removes=True),
 )
 
 MAX_MESSAGE_SIZE: Final = Policy(

@@ -59,6 +59,8 @@ RETENTION: Final = Policy(
     enforced_by="magnetar.broker.topic.persistent",
     broker_setting="retention_minutes, retention_size_mb",
     document="retention_policies",
+    invalid="Invalid retention policy",
+    invalid_status=400,
     namespace=Rest("retention"),
     topic=Rest("retention"),
     loses_data=True,
@@ -73,8 +75,9 @@ MESSAGE_TTL: Final = Policy(
     enforced_by="magnetar.broker.lifecycle.enforcing",
     broker_setting="message_ttl_s",
     document="message_ttl_in_seconds",
+    invalid="Invalid value for message TTL",
     namespace=Rest("messageTTL"),
-    topic=Rest("messageTTL"),
+    topic=Rest("messageTTL", query="messageTTL", empty_removes=True),
     loses_data=True,
 )
 
@@ -104,6 +107,7 @@ BACKLOG_QUOTA: Final = Policy(
                     "The largest backlog of a subscription; -1: any.",
                     default=-1,
                     manifest="size",
+                    alias="limit",
                 ),
                 Field(
                     "limitTime",
@@ -121,6 +125,8 @@ BACKLOG_QUOTA: Final = Policy(
     enforced_by="magnetar.broker.lifecycle.enforcing",
     broker_setting="backlog_quota_bytes, backlog_quota_s, backlog_quota_action",
     document="backlog_quota_map",
+    invalid="Set backlog quota failed because the data validation failed",
+    invalid_status=400,
     namespace=Rest(
         "backlogQuotaMap",
         set_path="backlogQuota",
@@ -147,6 +153,7 @@ SUBSCRIPTION_EXPIRATION: Final = Policy(
     enforced_by="magnetar.broker.lifecycle.upkeep",
     broker_setting="subscription_expiration_minutes",
     document="subscription_expiration_time_minutes",
+    invalid="Invalid value for subscription expiration time",
     namespace=Rest("subscriptionExpirationTime"),
     loses_data=True,
 )
@@ -198,8 +205,9 @@ PERSISTENCE: Final = Policy(
                   manifest="writeQuorum"),
             Field("bookkeeperAckQuorum", Integer(low=1, high=64),
                   "Copies that are on disk before the receipt.", manifest="ackQuorum"),
-            Field("managedLedgerMaxMarkDeleteRate", Number(),
-                  "How often a cursor is stored, per second; 0: the broker's setting.", default=0.0,
+            Field("managedLedgerMaxMarkDeleteRate", Number(low=-1.0),
+                  "How often a cursor is stored, per second; 0 or -1: the broker's setting.",
+                  default=-1.0,
                   manifest="maxMarkDeleteRate"),
         ),
         rules=(
@@ -217,8 +225,9 @@ PERSISTENCE: Final = Policy(
     enforced_by="magnetar.broker.topic.persistent",
     broker_setting="ensemble_size, write_quorum, ack_quorum",
     document="persistence",
-    namespace=Rest("persistence"),
-    topic=Rest("persistence"),
+    invalid_status=400,
+    namespace=Rest("persistence", empty_removes=False),
+    topic=Rest("persistence", empty_removes=False),
 )  # fmt: skip
 
 COMPACTION_THRESHOLD: Final = Policy(
@@ -263,8 +272,8 @@ OFFLOAD: Final = Policy(
     default=None,
     text="Moves closed ledgers to object storage.",
     document="offload_policies",
-    namespace=Rest("offloadPolicies", remove_path="removeOffloadPolicies"),
-    topic=Rest("offloadPolicies"),
+    namespace=Rest("offloadPolicies", remove_path="removeOffloadPolicies", empty_removes=False),
+    topic=Rest("offloadPolicies", empty_removes=False),
 )  # fmt: skip
 
 OFFLOAD_THRESHOLD: Final = Policy(
@@ -286,7 +295,7 @@ OFFLOAD_THRESHOLD_AGE: Final = Policy(
     text="Ledgers older than this are moved to object storage; -1: by hand only.",
     document="offload_threshold_in_seconds",
     undefined=-1,
-    namespace=Rest("offloadThresholdInSeconds", set_verb="PUT", unset=Unset.VALUE),
+    namespace=Rest("offloadThresholdInSeconds", set_verb="PUT", unset=Unset.VALUE, done=200),
 )
 
 OFFLOAD_DELETION_LAG: Final = Policy(

@@ -40,6 +40,21 @@ class Rest:
     unset: Unset = Unset.EMPTY_200
     keyed_by: str = ""
     """A query parameter that says which entry of a map is set or removed (`backlogQuotaType`)."""
+    query: str = ""
+    """A query parameter that holds the value where there is no body."""
+    done: int = 204
+    """The status of a value that was set."""
+    empty_removes: bool | None = None
+    """Whether a value that is missing or null removes the policy; None: where it is a record or one
+    of some words."""
+
+    @property
+    def setting_path(self) -> str:
+        return self.set_path or self.path
+
+    @property
+    def removing_path(self) -> str:
+        return self.remove_path or self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +82,10 @@ class Policy:
     """A value that says as much as none."""
     namespace: Rest | None = None
     topic: Rest | None = None
+    invalid: str = ""
+    """How Pulsar's refusal of a value begins; its field's name by default."""
+    invalid_status: int = 412
+    """Of a value that is out of its range or breaks a rule; one of a wrong type is 400."""
     loses_data: bool = False
     """A lower value may delete messages: `magnetar plan` says which before it is applied."""
 

@@ -28,6 +28,10 @@ class PolicyInvalid(ValueError):
         self.text = text
 
 
+class PolicyMalformed(PolicyInvalid):
+    """A value is not even of the right form: a text for a number, a field that is missing."""
+
+
 class Unit(Enum):
     """What a number counts. Where people write it by hand, `7d` and `10Gi` are understood."""
 
@@ -60,9 +64,11 @@ class Integer:
 
     def check(self, value: object, where: str = "") -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise PolicyInvalid(where, f"must be a whole number, and is {value!r}")
-        if not self.low <= value <= self.high:
-            raise PolicyInvalid(where, f"must be {self.low} to {self.high}, and is {value}")
+            raise PolicyMalformed(where, f"must be a whole number, and is {value!r}")
+        if value < self.low:
+            raise PolicyInvalid(where, f"must be {self.low} or more, and is {value}")
+        if value > self.high:
+            raise PolicyInvalid(where, f"must be {self.high} or less, and is {value}")
         return value
 
 
@@ -76,7 +82,7 @@ class Number:
 
     def check(self, value: object, where: str = "") -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-            raise PolicyInvalid(where, f"must be a number, and is {value!r}")
+            raise PolicyMalformed(where, f"must be a number, and is {value!r}")
         if not self.low <= value <= self.high:
             raise PolicyInvalid(where, f"must be {self.low:g} to {self.high:g}, and is {value}")
         return float(value)
@@ -88,7 +94,7 @@ class Boolean:
 
     def check(self, value: object, where: str = "") -> bool:
         if not isinstance(value, bool):
-            raise PolicyInvalid(where, f"must be true or false, and is {value!r}")
+            raise PolicyMalformed(where, f"must be true or false, and is {value!r}")
         return value
 
 
@@ -100,7 +106,7 @@ class Text:
 
     def check(self, value: object, where: str = "") -> str:
         if not isinstance(value, str):
-            raise PolicyInvalid(where, f"must be a text, and is {value!r}")
+            raise PolicyMalformed(where, f"must be a text, and is {value!r}")
         if len(value) > TEXT_CHARACTERS_MAX:
             raise PolicyInvalid(where, f"must have at most {TEXT_CHARACTERS_MAX} characters")
         if self.pattern and re.fullmatch(self.pattern, value) is None:
@@ -128,7 +134,7 @@ class ListOf:
 
     def check(self, value: object, where: str = "") -> list[Any]:
         if not isinstance(value, list):
-            raise PolicyInvalid(where, f"must be a list, and is {value!r}")
+            raise PolicyMalformed(where, f"must be a list, and is {value!r}")
         if len(value) > ITEMS_MAX:
             raise PolicyInvalid(where, f"must have at most {ITEMS_MAX} items, and has {len(value)}")
         checked: list[Any] = []
@@ -149,7 +155,7 @@ class MapOf:
 
     def check(self, value: object, where: str = "") -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise PolicyInvalid(where, f"must be an object, and is {value!r}")
+            raise PolicyMalformed(where, f"must be an object, and is {value!r}")
         if len(value) > ITEMS_MAX:
             raise PolicyInvalid(where, f"must have at most {ITEMS_MAX} keys, and has {len(value)}")
         return {
@@ -169,6 +175,8 @@ class Field:
     default: object = ...
     manifest: str = ""
     """Its name in a manifest, where the type's unit is written out with the value (`time: 7d`)."""
+    alias: str = ""
+    """What older clients call it in JSON."""
 
     @property
     def manifest_name(self) -> str:
@@ -201,14 +209,16 @@ class Record:
 
     def check(self, value: object, where: str = "") -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise PolicyInvalid(where, f"must be an object, and is {value!r}")
+            raise PolicyMalformed(where, f"must be an object, and is {value!r}")
         checked: dict[str, Any] = {}
         for one in self.fields:
             given = value.get(one.name)
+            if given is None and one.alias:
+                given = value.get(one.alias)
             if given is not None:
                 checked[one.name] = one.type.check(given, below(where, one.name))
             elif one.required:
-                raise PolicyInvalid(below(where, one.name), "must be there")
+                raise PolicyMalformed(below(where, one.name), "must be there")
             elif one.default is not None:
                 checked[one.name] = one.default
         for rule in self.rules:

@@ -193,6 +193,7 @@ async def start_service(settings: BrokerSettings | None = None) -> BrokerService
     await service.resources.create_namespace(
         NamespaceName.parse("t1/n1"), default_policies("standalone")
     )
+    await service.follow_policies()
     return service
 
 

@@ -333,8 +333,8 @@ async def test_what_is_not_offered_is_named(admin: Admin) -> None:
     assert missing.json()["reason"] == (
         "Resource quotas are not offered: GET /admin/v2/resource-quotas"
     )
-    policy = await admin.call("POST", "~/namespaces/t1/n1/messageTTL", 10)
-    assert policy.json()["reason"] == "messageTTL cannot be changed yet; offered: GET"
+    policy = await admin.call("POST", "~/namespaces/t1/n1/entryFilters", {})
+    assert policy.json()["reason"] == "entryFilters cannot be changed yet; offered: GET"
     method = await admin.call("PATCH", "~/tenants/t1")
     assert method.status_code == 405
     assert method.headers["allow"] == "DELETE, GET, POST, PUT"

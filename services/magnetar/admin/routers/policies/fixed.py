@@ -1,0 +1,176 @@
+"""What Pulsar has beside the policies of the registry: properties, and answers that never change.
+
+Entry filters, shadow topics, resource groups and the like are features that Magnetar does not have:
+they answer as they do where nothing was set. Compaction and offloading have done nothing yet.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin import bodies
+from magnetar.admin.answers import answer, bare, done, nothing, optional
+from magnetar.admin.context import (
+    namespace_of,
+    require_namespace,
+    service_of,
+    text_of,
+    topic_of,
+)
+from magnetar.admin.described import described
+from magnetar.admin.documents import message_id
+from magnetar.admin.paths import register_choice
+from magnetar.admin.routers.policies.forms import InvalidPolicy
+from magnetar.admin.routers.policies.topics import TOPIC_PATH
+from magnetar.admin.routes import Routes
+from magnetar.broker.resources import Document
+from magnetar.core.ids import EARLIEST
+
+router = Routes(prefix="/admin/v2")
+
+_PATH: Final = "/namespaces/{tenant:name}/{namespace:name}"
+_OLD_STRATEGY: Final = "schema_auto_update_compatibility_strategy"
+_OLD_STRATEGIES: Final = (
+    "AutoUpdateDisabled",
+    "Backward",
+    "Forward",
+    "Full",
+    "AlwaysCompatible",
+    "BackwardTransitive",
+    "ForwardTransitive",
+    "FullTransitive",
+)
+
+OF_NAMESPACES: Final[dict[str, Callable[[Document], object]]] = {
+    "allowedClusters": lambda document: document["allowed_clusters"],
+    "dispatcherPauseOnAckStatePersistent": lambda _: False,
+    "entryFilters": lambda _: None,
+    "resourcegroup": lambda _: None,
+}
+OF_TOPICS: Final[dict[str, object]] = {
+    "compaction": {"status": "NOT_RUN", "lastError": ""},
+    "dispatcherPauseOnAckStatePersistent": False,
+    "entryFilters": None,
+    "offload": {
+        "status": "NOT_RUN",
+        "lastError": "",
+        "firstUnoffloadedMessage": message_id(EARLIEST),
+    },
+    "shadowTopics": None,
+}
+register_choice("fixed_of_namespaces", OF_NAMESPACES)
+register_choice("fixed_of_topics", OF_TOPICS)
+
+
+@router.get(
+    _PATH + "/{policy:fixed_of_namespaces}",
+    summary="What cannot be set",
+    tags=("namespaces",),
+)
+async def get_of_namespace(request: Request) -> Response:
+    document = await service_of(request).resources.policies(namespace_of(request))
+    return optional(OF_NAMESPACES[text_of(request, "policy")](document))
+
+
+@router.get(
+    TOPIC_PATH + "/{policy:fixed_of_topics}", summary="What cannot be set", tags=("topics",)
+)
+async def get_of_topic(request: Request) -> Response:
+    await require_namespace(service_of(request), topic_of(request).namespace)
+    return optional(OF_TOPICS[text_of(request, "policy")])
+
+
+# -- the strategy of Pulsar 2.3, before there were eight -------------------------------------------
+
+
+@router.get(
+    _PATH + "/schemaAutoUpdateCompatibilityStrategy",
+    summary="Superseded by schemaCompatibilityStrategy; kept and shown only",
+    tags=("namespaces",),
+)
+async def get_old_strategy(request: Request) -> Response:
+    document = await service_of(request).resources.policies(namespace_of(request))
+    value = document.get(_OLD_STRATEGY)
+    return done() if value is None else answer(value)
+
+
+@router.put(
+    _PATH + "/schemaAutoUpdateCompatibilityStrategy",
+    summary="Superseded by schemaCompatibilityStrategy; kept and shown only",
+    tags=("namespaces",),
+    openapi_extra=described(body="A strategy", example="Backward"),
+)
+async def put_old_strategy(request: Request) -> Response:
+    given = await bodies.parse(request, str)
+    if given is not None and given not in _OLD_STRATEGIES:
+        raise InvalidPolicy(
+            f"schemaAutoUpdateCompatibilityStrategy must be one of {', '.join(_OLD_STRATEGIES)}: "
+            f"{given!r}"
+        )
+
+    def change(document: Document) -> Document:
+        changed = {key: value for key, value in document.items() if key != _OLD_STRATEGY}
+        return changed if given is None else {**changed, _OLD_STRATEGY: given}
+
+    await service_of(request).resources.update_policies(namespace_of(request), change)
+    return done()
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+
+@router.get(_PATH + "/properties", summary="A namespace's properties", tags=("namespaces",))
+async def get_properties(request: Request) -> Response:
+    return answer(await _properties(request))
+
+
+@router.put(
+    _PATH + "/properties",
+    summary="Add or replace properties",
+    tags=("namespaces",),
+    openapi_extra=described(body="Properties", example={"team": "payments"}),
+)
+async def put_properties(request: Request) -> Response:
+    given = await bodies.parse(request, dict[str, str])
+    return await _change(request, lambda properties: properties | (given or {}))
+
+
+@router.delete(_PATH + "/properties", summary="Remove all properties", tags=("namespaces",))
+async def clear_properties(request: Request) -> Response:
+    return await _change(request, lambda _: {})
+
+
+@router.put(
+    _PATH + "/property/{key:name}/{value:name}", summary="Set a property", tags=("namespaces",)
+)
+async def put_property(request: Request) -> Response:
+    key, value = text_of(request, "key"), text_of(request, "value")
+    return await _change(request, lambda properties: properties | {key: value})
+
+
+@router.get(_PATH + "/property/{key:name}", summary="A property", tags=("namespaces",))
+async def get_property(request: Request) -> Response:
+    value = (await _properties(request)).get(text_of(request, "key"))
+    return nothing() if value is None else bare(value)
+
+
+@router.delete(_PATH + "/property/{key:name}", summary="Remove a property", tags=("namespaces",))
+async def delete_property(request: Request) -> Response:
+    response, key = await get_property(request), text_of(request, "key")
+    await _change(request, lambda properties: {k: v for k, v in properties.items() if k != key})
+    return response
+
+
+async def _properties(request: Request) -> dict[str, str]:
+    document: dict[str, Any] = await service_of(request).resources.policies(namespace_of(request))
+    return document.get("properties") or {}
+
+
+async def _change(request: Request, change: Callable[[dict[str, str]], dict[str, str]]) -> Response:
+    await service_of(request).resources.update_policies(
+        namespace_of(request),
+        lambda policies: {**policies, "properties": change(policies.get("properties") or {})},
+    )
+    return done()

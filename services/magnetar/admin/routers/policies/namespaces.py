@@ -1,0 +1,88 @@
+"""`/admin/v2/namespaces/{tenant}/{namespace}/{policy}`: get, set and remove a namespace's policies.
+
+Every policy of the registry by the same three handlers. Beyond Pulsar, each can be removed, and
+`applied=true` answers what holds where the namespace does not say.
+"""
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from magnetar.admin.answers import answer, bare, done, nothing
+from magnetar.admin.context import namespace_of, service_of
+from magnetar.admin.routers.policies import documents, forms, rules
+from magnetar.admin.routers.policies.table import PolicyTable
+from magnetar.admin.routes import Routes
+from magnetar.broker.policies.resolving import applied, of_namespace
+from magnetar.broker.resources import Document
+from magnetar.broker.service import BrokerService
+from magnetar.policies.admission import SCHEMA_AUTO_UPDATE
+from magnetar.policies.policy import Level, Policy, Unset
+from magnetar.policies.types import Text
+
+router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",))
+
+_PATH: Final = "/{tenant:name}/{namespace:name}"
+_TABLE: Final = PolicyTable(Level.NAMESPACE)
+
+
+async def get_policy(request: Request) -> Response:
+    service, policy = service_of(request), _TABLE.gotten(request)
+    document = await service.resources.policies(namespace_of(request))
+    if request.query_params.get("applied", "").lower() == "true":
+        return shown(policy, holds(service, policy, document))
+    value = documents.value_in(document, policy, service.cluster)
+    if value is None and policy is SCHEMA_AUTO_UPDATE:
+        value = service.settings.schema_auto_update
+    return shown(policy, value, unset=_TABLE.rest(policy).unset)
+
+
+async def set_policy(request: Request) -> Response:
+    policy = _TABLE.set(request)
+    rest = _TABLE.rest(policy)
+    key = forms.key_of(request, policy, rest)
+    await _change(request, policy, await forms.read(request, policy, rest), key)
+    return Response(status_code=rest.done)
+
+
+async def remove_policy(request: Request) -> Response:
+    policy = _TABLE.removed(request)
+    await _change(request, policy, None, forms.key_of(request, policy, _TABLE.rest(policy)))
+    return done()
+
+
+async def _change(request: Request, policy: Policy, value: Any, key: str) -> None:
+    service, namespace = service_of(request), namespace_of(request)
+    await service.resources.policies(namespace)  # not found goes before not valid
+    await rules.check_value(service, namespace, policy, value, Level.NAMESPACE)
+
+    def change(document: Document) -> Document:
+        changed = documents.with_value(document, policy, value, service.cluster, key)
+        if value is not None:
+            rules.check_together(
+                policy, lambda other: holds(service, other, changed), Level.NAMESPACE
+            )
+        return changed
+
+    await service.resources.update_policies(namespace, change)
+
+
+def holds(service: BrokerService, policy: Policy, document: Document) -> Any:
+    """What holds for the namespace of that document."""
+    own = of_namespace(policy, document, service.cluster)
+    return applied(policy, service.policies.broker_default(policy), own)
+
+
+def shown(policy: Policy, value: Any, *, unset: Unset = Unset.EMPTY_200) -> Response:
+    """A policy's value as Pulsar answers it; None where it is not set."""
+    if value is None and unset is Unset.VALUE:
+        value = {} if policy.keyed else policy.default
+    if value is None:
+        return done() if unset is Unset.NO_CONTENT else nothing()
+    if isinstance(policy.type, Text):
+        return bare(value)
+    return answer(forms.shown(policy, value))
+
+
+_TABLE.register(router, _PATH, get=get_policy, set_=set_policy, remove=remove_policy)

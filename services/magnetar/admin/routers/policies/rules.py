@@ -1,0 +1,94 @@
+"""What must hold between policies, beyond the type of each: checked before anything is stored.
+
+A retention must exceed the backlog quota, whichever of the two is set later: messages that no
+subscription has read yet would be counted against what is kept after reading. The texts are those
+that Pulsar's tools look for.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from magnetar.admin.routers.policies.forms import InvalidPolicy
+from magnetar.broker.service import BrokerService
+from magnetar.core.errors import AuthorizationError, PreconditionFailed
+from magnetar.core.names import NamespaceName
+from magnetar.policies.admission import REPLICATION
+from magnetar.policies.caps import MAX_MESSAGE_SIZE
+from magnetar.policies.lifecycle import BACKLOG_QUOTA, RETENTION
+from magnetar.policies.policy import Level, Policy
+
+MIB: Final = 1 << 20
+MINUTE_S: Final = 60
+SIZE_QUOTA: Final = "destination_storage"
+
+Holds = Callable[[Policy], Any]
+"""What would hold of a policy, had the change been made."""
+
+
+def check_together(changed: Policy, holds: Holds, level: Level) -> None:
+    """Raises PreconditionFailed where retention and backlog quota would contradict.
+
+    A namespace's age quota is left out, as Pulsar does.
+    """
+    if changed is not RETENTION and changed is not BACKLOG_QUOTA:
+        return
+    quotas: Mapping[str, Any] = holds(BACKLOG_QUOTA) or {}
+    wanted = [SIZE_QUOTA] if level is Level.NAMESPACE else list(quotas)
+    if not _contradict(holds(RETENTION), (quotas[key] for key in wanted if key in quotas)):
+        return
+    if changed is BACKLOG_QUOTA:
+        raise PreconditionFailed(
+            f"Backlog Quota exceeds configured retention quota for {level.value}. "
+            "Please increase retention quota and retry"
+        )
+    raise PreconditionFailed(
+        f"Retention Quota must exceed configured backlog quota for {level.value}. "
+        "Please increase retention quota and retry"
+    )
+
+
+def _contradict(retention: Mapping[str, Any] | None, quotas: Iterable[Mapping[str, Any]]) -> bool:
+    if retention is None:
+        return False
+    size_mb, minutes = retention["retentionSizeInMB"], retention["retentionTimeInMinutes"]
+    return any(
+        (size_mb > 0 and quota["limitSize"] >= size_mb * MIB)
+        or (minutes > 0 and quota["limitTime"] >= minutes * MINUTE_S)
+        for quota in quotas
+    )
+
+
+async def check_value(
+    service: BrokerService, namespace: NamespaceName, policy: Policy, value: Any, level: Level
+) -> None:
+    """Raises what the broker itself has against the value."""
+    if policy is REPLICATION and value is not None:
+        await _check_clusters(service, namespace, value, level)
+    bytes_max = service.settings.message_bytes_max
+    if policy is MAX_MESSAGE_SIZE and value is not None and value > bytes_max:
+        raise InvalidPolicy(
+            "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller "
+            f"than that in the broker-level, {bytes_max}"
+        )
+
+
+async def _check_clusters(
+    service: BrokerService, namespace: NamespaceName, clusters: list[str], level: Level
+) -> None:
+    if not clusters:
+        raise PreconditionFailed("ClusterIds should not be null or empty")
+    if level is Level.TOPIC and service.cluster not in clusters:
+        raise PreconditionFailed(
+            "Can not remove local cluster from the local topic-level replication clusters policy"
+        )
+    known = await service.resources.clusters()
+    tenant = await service.resources.tenant(namespace.tenant)
+    allowed = tenant.get("allowedClusters") or []
+    for cluster in clusters:
+        if cluster not in known:
+            raise AuthorizationError(f"Invalid cluster id: {cluster}")
+        if cluster not in allowed:
+            raise AuthorizationError(
+                f"Cluster [{cluster}] is not in the list of allowed clusters list for "
+                f"tenant [{namespace.tenant}]"
+            )
