@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.unit.lifecycle.world import named, world
+from tests.unit.lifecycle.world import ENTRIES_PER_LEDGER, named, world
 
 from magnetar.broker.lifecycle.enforcing import refusal
 from magnetar.broker.lifecycle.quota import PULSAR_TEXT
@@ -12,6 +12,7 @@ from magnetar.policies.lifecycle import (
     BACKLOG_QUOTA,
     INACTIVE_TOPICS,
     MESSAGE_TTL,
+    PERSISTENCE,
     RETENTION,
     SUBSCRIPTION_EXPIRATION,
 )
@@ -183,6 +184,33 @@ async def test_a_topic_without_a_durable_subscription_has_no_backlog() -> None:
         await w.publish(topic, 3)
         await w.set(BACKLOG_QUOTA, quota("destination_storage", 1, "producer_exception"))
         assert await refusal(topic) is None
+
+
+# -- copies
+
+
+async def test_new_ledgers_have_the_copies_that_the_policy_says() -> None:
+    async with world(bookies=3) as w:
+        topic = await w.topic()
+
+        async def copies() -> tuple[int, int, int]:
+            newest = topic.managed_ledger.ledgers[-1].ledger_id
+            found = (await w.ledgers.open(newest, recover=False)).metadata
+            return found.ensemble_size, found.write_quorum, found.ack_quorum
+
+        await w.publish(topic)
+        assert await copies() == (1, 1, 1)
+        spread = ("bookkeeperEnsemble", "bookkeeperWriteQuorum", "bookkeeperAckQuorum")
+        await w.set(PERSISTENCE, dict(zip(spread, (3, 2, 1), strict=True)))
+        await w.publish(topic, ENTRIES_PER_LEDGER - 1)
+        assert await copies() == (1, 1, 1)  # until its next rollover
+        await w.publish(topic)
+        assert await copies() == (3, 2, 1)
+        await w.set(PERSISTENCE, dict(zip(spread, (2, 2, 2), strict=True)), topic)
+        await w.service.topics.unload(topic.name)  # or at once, so
+        topic = await w.topic()
+        await w.publish(topic)
+        assert await copies() == (2, 2, 2)
 
 
 # -- subscriptions and topics

@@ -39,12 +39,14 @@ def message(time_ms: int, size_bytes: int = 1) -> bytes:
 class World:
     """See the module's text."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, bookies: int = 1) -> None:
         self.clock = ManualClock()
         store = MemoryStore(self.clock)
-        self.bookie = MemoryBookie()
-        client = LedgerClient(store, LocalBookies([self.bookie]), self.clock, SINGLE)
-        factory = ManagedLedgerFactory(store, client, self.clock, managed_ledger_settings(settings))
+        local = LocalBookies([MemoryBookie(f"b{number}") for number in range(bookies)])
+        self.ledgers = LedgerClient(store, local, self.clock, SINGLE)
+        factory = ManagedLedgerFactory(
+            store, self.ledgers, self.clock, managed_ledger_settings(settings)
+        )
         self.service = BrokerService(settings, store, factory, self.clock)
         self.upkeep = self.service.upkeep
 
@@ -87,17 +89,10 @@ class World:
 
 
 @asynccontextmanager
-async def world(**settings: Any) -> AsyncIterator[World]:
+async def world(bookies: int = 1, **settings: Any) -> AsyncIterator[World]:
     """Ledgers are rolled over after ENTRIES_PER_LEDGER entries."""
-    made = World(
-        BrokerSettings(
-            **{
-                "ledger_entries_max": ENTRIES_PER_LEDGER,
-                "ledger_rollover_min_minutes": 0,
-                **settings,
-            }
-        )
-    )
+    small = {"ledger_entries_max": ENTRIES_PER_LEDGER, "ledger_rollover_min_minutes": 0}
+    made = World(BrokerSettings(**{**small, **settings}), bookies)
     service = made.service
     info = {"adminRoles": [], "allowedClusters": [service.cluster]}
     await service.resources.create_tenant("public", info)

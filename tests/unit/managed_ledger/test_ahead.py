@@ -84,7 +84,7 @@ async def test_an_idle_log_is_rolled_over_and_trimmed() -> None:
 
 async def test_new_ledgers_have_the_quorums_of_the_moment() -> None:
     stage = Stage()
-    bookies = LocalBookies([stage.bookie, MemoryBookie(), MemoryBookie()])
+    bookies = LocalBookies([stage.bookie, MemoryBookie("b1"), MemoryBookie("b2")])
     client = LedgerClient(stage.store, bookies, stage.clock, SINGLE)
     ledger = await ManagedLedgerFactory(stage.store, client, stage.clock).open(NAME)
     first, _ = await publish(ledger, b"one")

@@ -77,7 +77,9 @@ class Upkeep:
         due = [
             topic
             async for topic in self.each_topic()
-            if isinstance(topic, PersistentTopic) and topic.policies.value(MESSAGE_TTL)
+            if isinstance(topic, PersistentTopic)
+            and topic.policies.value(MESSAGE_TTL)
+            and _has_backlog(topic)
         ]
         await self._work(due, _expire, "messages not expired")
 
@@ -203,8 +205,10 @@ async def _expire(topic: PersistentTopic) -> None:
     await enforcing.expire(topic, enforcing.limits_on(topic))
 
 
+def _has_backlog(topic: PersistentTopic) -> bool:
+    return any(each.cursor.backlog for each in topic.subscriptions.values())
+
+
 def _use_of(topic: Topic) -> Use:
-    backlog = isinstance(topic, PersistentTopic) and any(
-        each.cursor.backlog for each in topic.subscriptions.values()
-    )
+    backlog = isinstance(topic, PersistentTopic) and _has_backlog(topic)
     return Use(not topic.is_idle, len(topic.subscriptions), backlog, topic.last_active_ms)
