@@ -24,7 +24,7 @@ from magnetar_operator.events import Events
 from magnetar_operator.health import Health
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.leading import Leadership
-from magnetar_operator.settings import FINALIZER, Settings
+from magnetar_operator.settings import Settings
 from magnetar_operator.work import Work
 
 PARTS: Final = (
@@ -34,6 +34,8 @@ PARTS: Final = (
 )
 """Each offers `register(context) -> None`, or an asynchronous context manager from it that runs
 beside (a server of its own)."""
+KOPF_FINALIZER: Final = "magnetar.io/kopf"
+"""Never on any object."""
 WATCH_TIMEOUT_S: Final = 300
 WATCH_CONNECT_TIMEOUT_S: Final = 30.0
 
@@ -162,7 +164,8 @@ class _Watching:
 def _kopf_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.persistence.finalizer = FINALIZER
+    # kopf takes its own finalizer off what it has no handlers for: it must never be ours.
+    settings.persistence.finalizer = KOPF_FINALIZER
     settings.watching.server_timeout = WATCH_TIMEOUT_S  # it must be an integer
     settings.watching.connect_timeout = WATCH_CONNECT_TIMEOUT_S
     settings.process.ultimate_exiting_timeout = None
