@@ -41,6 +41,20 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Scale:
+    """Only the number of pods, where a new form must wait."""
+
+    kind: Kind
+    name: str
+    replicas: int
+    text: str
+
+    @property
+    def step(self) -> PlanStep:
+        return PlanStep(action="scale", target=f"{self.kind.kind} {self.name}", text=self.text)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplacePod:
     """Deletes one pod, so that its StatefulSet makes it anew in the newest form."""
 
@@ -77,4 +91,4 @@ class EndDrain:
         return PlanStep(action="end drain", target=f"Bookie {self.bookie}", text=self.text)
 
 
-Action = Apply | Remove | ReplacePod | BeginDrain | EndDrain
+Action = Apply | Remove | Scale | ReplacePod | BeginDrain | EndDrain

@@ -1,4 +1,4 @@
-"""What there is of a cluster: its objects, pods and volumes, and what its brokers say of ledgers."""
+"""What there is of a cluster: objects, pods and volumes, and what its brokers say of ledgers."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -53,6 +53,8 @@ class LivingBookie(msgspec.Struct, frozen=True, rename="camel"):
     writable: bool = True
     draining: bool = False
     incarnations_before: int = 0
+    disk_bytes_total: int = 0
+    disk_bytes_free: int = 0
 
 
 class LedgerHealth(msgspec.Struct, frozen=True, rename="camel"):

@@ -147,5 +147,8 @@ def digest(content: object) -> str:
 def sealed(manifest: Object) -> Object:
     """The object with the digest of itself as an annotation."""
     metadata = manifest["metadata"]
-    annotations = {**metadata.get("annotations", {}), APPLIED: digest(manifest)}
+    spec = manifest.get("spec", {})
+    # Claim templates are as they were stored once, with what the server added then.
+    content = {**manifest, "spec": {**spec, "volumeClaimTemplates": None}}
+    annotations = {**metadata.get("annotations", {}), APPLIED: digest(content)}
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}

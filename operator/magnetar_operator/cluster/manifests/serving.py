@@ -1,4 +1,4 @@
-"""The parts that keep nothing: brokers and autorecovery, as Deployments, and what belongs to them."""
+"""The parts that keep nothing: brokers and autorecovery, as Deployments, and what goes with it."""
 
 from typing import Any, Final
 
