@@ -2,8 +2,9 @@
 
 A dispatcher without rates has no throttle, and pays one look at that in each turn. One with them
 asks how many entries it may hand over (`entries_max`), and says what it did (`took`). Rates count
-messages and bytes; how many of these an entry has is estimated from the last ones, and what was
-taken in excess is paid for before anything goes again. Where nothing may go the dispatcher is woken
+messages and bytes; how many of these an entry has is estimated from the last ones, the very first
+goes alone, and what was taken in excess is paid for before anything goes again; it is what
+ENTRIES_AT_ONCE_MAX entries hold at most. Where nothing may go the dispatcher is woken
 when there are tokens, in turn with the topic's other subscriptions.
 
 Where `tailing` is off, a subscription that is less than BACKLOG_ENTRIES_MIN behind is neither
@@ -19,6 +20,7 @@ from magnetar.managed_ledger.cursor import Cursor
 
 BACKLOG_ENTRIES_MIN: Final = 1_000
 """Pulsar: managedLedgerCursorBackloggedThreshold."""
+ENTRIES_AT_ONCE_MAX: Final = 50
 AVERAGE_WEIGHT: Final = 0.5
 """Of the newest turn in the estimate."""
 
@@ -49,8 +51,8 @@ class DispatchThrottle:
     def __init__(self, cursor: Cursor, wake: Callable[[], None], *, tailing: bool) -> None:
         self._cursor = cursor
         self._wake = wake
-        self._messages_per_entry = 1.0
-        self._bytes_per_entry = 1.0
+        self._messages_per_entry = 0.0
+        self._bytes_per_entry = 0.0
         self.tailing = tailing
         self.topic: RateLimiter | None = None
         self.own: RateLimiter | None = None
@@ -65,6 +67,7 @@ class DispatchThrottle:
         """How many of `most` entries may be handed over now; 0: `wake` is called later."""
         if self._is_free():
             return most
+        most = min(most, ENTRIES_AT_ONCE_MAX) if self._bytes_per_entry else 1
         for limiter, events in ((self.own, self.by_subscription), (self.topic, self.by_topic)):
             if limiter is None:
                 continue
@@ -73,9 +76,10 @@ class DispatchThrottle:
                     events.count(limiter)
                     limiter.wait(self._wake)
                 return 0
-            by_messages = limiter.messages_left() / self._messages_per_entry
-            by_bytes = limiter.bytes_left() / self._bytes_per_entry
-            most = max(1, int(min(most, by_messages, by_bytes)))
+            if most > 1:
+                by_messages = limiter.messages_left() / self._messages_per_entry
+                by_bytes = limiter.bytes_left() / self._bytes_per_entry
+                most = max(1, int(min(most, by_messages, by_bytes)))
         return most
 
     def took(self, entries: int, messages: int, size_bytes: int) -> None:
@@ -106,4 +110,6 @@ class DispatchThrottle:
 
 
 def _average(before: float, now: float) -> float:
+    if not before:
+        return max(1.0, now)
     return max(1.0, before + (now - before) * AVERAGE_WEIGHT)
