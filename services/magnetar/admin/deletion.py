@@ -62,7 +62,7 @@ async def delete_partitioned(
         if await service.topics.exists(part):
             await delete_topic(service, part, force=force)
     await service.resources.delete_partitioned(name)
-    await service.policies.documents.forget(name)
+    await service.policies.forget(name)
     await service.schemas.forget(name)
 
 

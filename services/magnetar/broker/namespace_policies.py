@@ -8,6 +8,8 @@ from typing import Any, Final
 
 BUNDLES_DEFAULT: Final = 4
 BUNDLES_MAX: Final = 65_536
+AUTH: Final = "auth_policies"
+OF_TOPICS: Final = "destination_auth"
 _RING: Final = 0xFFFFFFFF
 
 
@@ -21,9 +23,9 @@ def bundle_boundaries(bundles: int) -> list[str]:
 def default_policies(cluster: str, bundles: int = BUNDLES_DEFAULT) -> dict[str, Any]:
     """A new namespace's policies."""
     return {
-        "auth_policies": {
+        AUTH: {
             "namespace_auth": {},
-            "destination_auth": {},
+            OF_TOPICS: {},
             "subscription_auth_roles": {},
         },
         "replication_clusters": [cluster],
@@ -48,3 +50,15 @@ def default_policies(cluster: str, bundles: int = BUNDLES_DEFAULT) -> dict[str, 
         "properties": {},
         "migrated": False,
     }
+
+
+def granted_on_topics(policies: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
+    """By topic, what each role may do beyond what it may in the whole namespace."""
+    granted: dict[str, dict[str, list[str]]] = (policies.get(AUTH) or {}).get(OF_TOPICS) or {}
+    return granted
+
+
+def without_topic(policies: dict[str, Any], topic: str) -> dict[str, Any]:
+    """The policies without what was granted on a topic."""
+    left = {name: roles for name, roles in granted_on_topics(policies).items() if name != topic}
+    return {**policies, AUTH: {**policies[AUTH], OF_TOPICS: left}}

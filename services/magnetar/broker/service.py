@@ -90,7 +90,7 @@ class BrokerService:
         self.sessions_total = 0
         self.tasks = TaskSet("broker")
         self.resources = Resources(store)
-        self.policies = BrokerPolicies(store, settings)
+        self.policies = BrokerPolicies(store, settings, self.resources)
         self.schemas = SchemaRegistry(store, clock)
         self.topic_schemas = TopicSchemas(self.schemas, self.policies)
         self.topics = TopicRegistry(
@@ -186,6 +186,9 @@ class BrokerService:
         if self.session is not None:
             # Once it listens: what is registered can be reached.
             await self.session.start()
+        self._begin_upkeep()
+
+    def _begin_upkeep(self) -> None:
         self._every(self.settings.keep_alive_interval_s, self._keep_alive, "keep-alive")
         self._every(RATE_PERIOD_S, self._renew_rates, "rates")
         self._every(self.settings.retention_check_interval_s, self.upkeep.trim, "trim-ledgers")

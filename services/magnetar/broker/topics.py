@@ -366,7 +366,7 @@ class TopicRegistry:
                     raise NotFound(f"Topic not found: {full}") from error
             if not await self._resources.partitions(name.base):
                 await self._context.schemas.forget(name)
-                await self._context.policies.documents.forget(name)
+                await self._context.policies.forget(name)
         finally:
             self._leaving.discard(full)
         self.news.tell(name, exists=False)

@@ -42,7 +42,7 @@ async def delete_partitioned(
                 refuse_topic_in_use(*clients_of(stats))
     await delete_topics(peers, parts)
     await service.resources.delete_partitioned(name)
-    await service.policies.documents.forget(name)
+    await service.policies.forget(name)
     await service.schemas.forget(name)
 
 

@@ -11,11 +11,13 @@ Whoever caches what it was told asks again when it is told of a change: `listen`
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
+from magnetar.broker.namespace_policies import granted_on_topics, without_topic
 from magnetar.broker.policies.defaults import broker_value
 from magnetar.broker.policies.namespaces import NamespaceRecords
 from magnetar.broker.policies.resolving import applied, of_namespace, of_topic
@@ -27,9 +29,9 @@ from magnetar.broker.policies.store import (
     decode_policies,
     topic_of_key,
 )
-from magnetar.broker.resources import Document
+from magnetar.broker.resources import Document, Resources
 from magnetar.broker.settings import BrokerSettings
-from magnetar.core.errors import MetadataError
+from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.tasks import TaskSet
@@ -71,8 +73,11 @@ class AppliedPolicies:
 class BrokerPolicies:
     """See the module's text. `start` before the first topic is opened."""
 
-    def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
+    def __init__(
+        self, store: MetadataStore, settings: BrokerSettings, resources: Resources
+    ) -> None:
         self.documents = TopicPolicyStore(store)
+        self._resources = resources
         self.on_change: OnChange = lambda _namespace, _topic: None
         self._cluster = settings.cluster_name
         self._defaults = {
@@ -153,6 +158,16 @@ class BrokerPolicies:
         record = await self.documents.update(topic, change)
         if record is not None:
             self._following.seen(record)
+
+    async def forget(self, topic: TopicName) -> None:
+        """The topic has gone: its policies and permissions go with it. A partition has none."""
+        await self.documents.forget(topic)
+        full = str(topic)
+        if full in granted_on_topics(self._document(topic.namespace)):
+            with contextlib.suppress(NotFound):  # the namespace has gone, too
+                await self._resources.update_policies(
+                    topic.namespace, lambda document: without_topic(document, full)
+                )
 
     # -- what the watches tell
 

@@ -102,7 +102,9 @@ def coerced(kind: Type, value: Any) -> Any:
     if isinstance(kind, MapOf) and isinstance(value, dict):
         return {name: coerced(kind.value, one) for name, one in value.items() if one is not None}
     if isinstance(kind, ListOf) and isinstance(value, list):
-        return [coerced(kind.item, one) for one in value]
+        return _unique([coerced(kind.item, one) for one in value])
+    if isinstance(kind, Boolean) and value in (0, 1):
+        return bool(value)
     if isinstance(kind, Integer) and isinstance(value, float) and value.is_integer():
         return int(value)
     return value
@@ -132,6 +134,11 @@ async def _given(request: Request, policy: Policy, rest: Rest) -> Any:
         if isinstance(policy.type, Text):  # Pulsar's clients send these without quotes
             return body.decode("utf-8", "replace").strip()
         raise HTTPException(MALFORMED, f"The body is not valid JSON: {error}") from error
+
+
+def _unique(items: list[Any]) -> list[Any]:
+    """Lists of policies are sets to Pulsar: who names an item twice means it once."""
+    return [item for at, item in enumerate(items) if item not in items[:at]]
 
 
 def _empty_removes(policy: Policy, rest: Rest) -> bool:

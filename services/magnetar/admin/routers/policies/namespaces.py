@@ -61,7 +61,9 @@ async def _change(request: Request, policy: Policy, value: Any, key: str) -> Non
         changed = documents.with_value(document, policy, value, service.cluster, key)
         if value is not None:
             rules.check_together(
-                policy, lambda other: holds(service, other, changed), Level.NAMESPACE
+                policy,
+                lambda other: of_namespace(other, changed, service.cluster),
+                Level.NAMESPACE,
             )
         return changed
 

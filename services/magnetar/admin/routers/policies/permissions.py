@@ -18,6 +18,7 @@ from magnetar.admin.context import namespace_of, service_of, text_of
 from magnetar.admin.described import described
 from magnetar.admin.routers.policies.topics import TOPIC_PATH, existing_topic, where_known
 from magnetar.admin.routes import Routes
+from magnetar.broker.namespace_policies import AUTH, OF_TOPICS
 from magnetar.broker.resources import Document
 
 router = Routes(prefix="/admin/v2", placing=at_owner)
@@ -25,9 +26,7 @@ router = Routes(prefix="/admin/v2", placing=at_owner)
 _NAMESPACE: Final = "/namespaces/{tenant:name}/{namespace:name}/permissions"
 _TOPIC: Final = TOPIC_PATH + "/permissions"
 _ACTIONS: Final = ("consume", "functions", "packages", "produce", "sinks", "sources")
-_AUTH: Final = "auth_policies"
 _OF_NAMESPACE: Final = "namespace_auth"
-_OF_TOPICS: Final = "destination_auth"
 _OF_SUBSCRIPTIONS: Final = "subscription_auth_roles"
 _BODY: Final = described(body="What the role may do", example=["produce", "consume"])
 
@@ -116,7 +115,7 @@ async def get_of_topic(request: Request) -> Response:
     name = (await existing_topic(request)).base
     auth = await _auth(request)
     roles: Roles = {role: list(actions) for role, actions in auth[_OF_NAMESPACE].items()}
-    for role, actions in auth[_OF_TOPICS].get(str(name), {}).items():
+    for role, actions in auth[OF_TOPICS].get(str(name), {}).items():
         roles[role] = sorted({*roles.get(role, ()), *actions})
     return answer(roles)
 
@@ -133,7 +132,7 @@ async def grant_on_topic(request: Request) -> Response:
     role, actions = text_of(request, "role"), await _actions(request)
     return await _change(
         request,
-        _OF_TOPICS,
+        OF_TOPICS,
         lambda topics: {**topics, name: {**topics.get(name, {}), role: actions}},
     )
 
@@ -147,7 +146,7 @@ async def revoke_on_topic(request: Request) -> Response:
         left = _without(topics.get(name, {}), role)
         return {**_without(topics, name), **({name: left} if left else {})}
 
-    return await _change(request, _OF_TOPICS, revoked)
+    return await _change(request, OF_TOPICS, revoked)
 
 
 # -- the document ----------------------------------------------------------------------------------
@@ -165,14 +164,14 @@ async def _actions(request: Request) -> list[str]:
 
 async def _auth(request: Request) -> Document:
     document = await service_of(request).resources.policies(namespace_of(request))
-    auth: Document = document[_AUTH]
+    auth: Document = document[AUTH]
     return auth
 
 
 async def _change(request: Request, part: str, change: Callable[[Any], Any]) -> Response:
     def changed(document: Document) -> Document:
-        auth = document[_AUTH]
-        return {**document, _AUTH: {**auth, part: change(auth.get(part) or {})}}
+        auth = document[AUTH]
+        return {**document, AUTH: {**auth, part: change(auth.get(part) or {})}}
 
     await service_of(request).resources.update_policies(namespace_of(request), changed)
     return done()

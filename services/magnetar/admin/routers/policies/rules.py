@@ -22,7 +22,7 @@ MINUTE_S: Final = 60
 SIZE_QUOTA: Final = "destination_storage"
 
 Holds = Callable[[Policy], Any]
-"""What would hold of a policy, had the change been made."""
+"""What would hold of a policy, had the change been made; of a namespace, what it says itself."""
 
 
 def check_together(changed: Policy, holds: Holds, level: Level) -> None:
