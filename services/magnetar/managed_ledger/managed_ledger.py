@@ -28,15 +28,16 @@ from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.record import CursorRecord, cursor_key, encode
 from magnetar.managed_ledger.restoring import restore_again
+from magnetar.managed_ledger.retaining import Retaining
 from magnetar.managed_ledger.settings import Retention
 from magnetar.managed_ledger.stats import ManagedLedgerStats, managed_ledger_stats
-from magnetar.managed_ledger.trimming import consumed, trimmable
+from magnetar.managed_ledger.trimming import consumed
 from magnetar.metadata.store import ABSENT, Put
 
 log = get_logger("magnetar.managed_ledger")
 
 
-class ManagedLedger:
+class ManagedLedger(Retaining):
     """See the module's text. Opened by a `ManagedLedgerFactory`."""
 
     __slots__ = (
@@ -49,11 +50,9 @@ class ManagedLedger:
         "_on_fenced",
         "_rank_opened",
         "_source",
-        "_trimming",
         "broken_cursors",
         "name",
         "quorums",
-        "retention",
     )
 
     def __init__(
@@ -334,70 +333,7 @@ class ManagedLedger:
             self._appender.caching = bool(self._cursors)
         cursor.abandon(CursorClosed(f"cursor {cursor.name} was deleted"))
 
-    # -- trimming
-
-    def set_retention(self, size_bytes: int, time_ms: int) -> None:
-        """How much of what is consumed is kept; -1 is no limit, 0 and 0 keep nothing.
-
-        Until it is told, nothing is trimmed but by calls of `trim`, for which it then is 0 and 0.
-        """
-        self.retention = Retention(size_bytes, time_ms)
-        self.trim_soon()
-
-    def roll_if_aged(self) -> None:
-        """Closes the newest ledger, in the background, where it has entries and is past its age.
-
-        Appends see to that themselves; this is for a log that gets none any more, whose last
-        ledger would be kept for ever.
-        """
-        self._appender.roll_if_aged()
-
-    @property
-    def has_to_trim(self) -> bool:
-        """Whether `trim` has something to do. Costs little where the newest ledger is the only."""
-        infos = self._index.infos
-        if self._list.record.deleting:
-            return True
-        return bool(infos and infos[0].closed_ms and self._trimmable())
-
-    def _consumed_rank(self) -> int:
-        """The rank up to which every durable cursor has consumed."""
-        if self.broken_cursors:
-            return 0  # nobody knows what they still need
-        marks = [c.mark_delete for c in self._cursors.values() if c.durable]
-        return min((self._index.rank(*mark) for mark in marks), default=self._index.rank_end)
-
-    def _trimmable(self) -> list[LedgerInfo]:
-        now_ms = self._context.clock.now_ms()
-        return trimmable(self._index, self._consumed_rank(), self.retention or Retention(), now_ms)
-
-    async def trim(self) -> None:
-        """Deletes the closed ledgers that no durable cursor needs and retention lets go."""
-        if self._appender.state in (AppenderState.OPEN, AppenderState.TERMINATED):
-            self._list.delete_retired_soon()
-            await self._remove(self._trimmable)
-
-    async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:
-        if not choose():
-            return
-        async with self._context.removals:
-            for info in await self._list.remove_ledgers(choose):
-                self._source.forget(info.ledger_id)
-        self._list.delete_retired_soon()
-
-    def trim_soon(self) -> None:
-        """Trims in the background, where retention is known and there is something to trim."""
-        if self.retention is not None and not self._trimming and self._trimmable():
-            self._trimming = True
-            self._context.tasks.start(self._trim_now(), f"trim {self.name}")
-
-    async def _trim_now(self) -> None:
-        try:
-            await self.trim()
-        except MagnetarError as error:
-            log.info("not trimmed now", managed_ledger=self.name, error=str(error))
-        finally:
-            self._trimming = False
+    # -- trimming (see `retaining`)
 
     async def truncate(self) -> None:
         """Deletes everything readable now, whatever retention says; all cursors skip it."""
