@@ -78,8 +78,6 @@ class Plan:
     """What there is to do."""
 
     actions: tuple[Action, ...] = ()
-    adopts: bool = False
-    """It was there before this resource, which looks after it from now on."""
 
     @property
     def refused(self) -> tuple[Action, ...]:
@@ -111,7 +109,7 @@ def plan(
     gone = [field for field in was if field not in desired.fields]
     actions += _removed(target, gone, observed, ignored)
     actions += _refused_at_birth(target, desired, applied)
-    return Plan(tuple(actions), adopts=not applied)
+    return Plan(tuple(actions))
 
 
 def remembered(applied: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -169,6 +169,11 @@ class _Run:
     desired: Desired
     view: ClusterView
     applied: Mapping[str, Any] | None
+    adopts: bool = False
+
+    def __post_init__(self) -> None:
+        # What is there, though nothing was ever done for this resource, was there before it.
+        self.adopts = not self.applied
 
     async def run(self) -> Verdict:
         target = self.place.target
@@ -203,7 +208,7 @@ class _Run:
     async def _tell(self, made: Plan, outcome: Outcome, *, existed: bool) -> None:
         tell = self.by.events.tell
         target = self.place.target
-        if made.adopts and existed:
+        if self.adopts and existed:
             note = f"{target} was there already; it is looked after by this resource from now on."
             await tell(self.one, "Adopted", note)
         created = [one for one in outcome.done if one.verb is Verb.CREATE and one.drift]

@@ -1,0 +1,197 @@
+"""An operator for resources, as a process would run it, over a real API server and real brokers.
+
+It runs in a thread with a loop of its own; tests use kubectl and the admin REST, as people do.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+from tests.support.kube import Tool
+
+from magnetar_operator import main
+from magnetar_operator.context import Context
+from magnetar_operator.models.base import API_VERSION
+from magnetar_operator.settings import Settings
+
+PARTS: Final = ("magnetar_operator.resources.handlers",)
+RESYNC_S: Final = 1.0
+START_S: Final = 20.0
+WAIT_S: Final = 20.0
+POLL_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Operator:
+    """A running one."""
+
+    context: Context
+    stop: Callable[[], None]
+
+
+@contextmanager
+def operator(
+    *namespaces: str, resync_s: float = RESYNC_S, parts: tuple[str, ...] = PARTS
+) -> Iterator[Operator]:
+    """Watches these namespaces; its lease is in the first."""
+    started, ended = threading.Event(), threading.Event()
+    known: dict[str, Any] = {}
+
+    async def whole() -> None:
+        stop = asyncio.Event()
+        known["loop"], known["stop"] = asyncio.get_running_loop(), stop
+
+        def ready(context: Context, _: int) -> None:
+            known["context"] = context
+            started.set()
+
+        settings = Settings(
+            namespaces=namespaces,
+            lease_namespace=namespaces[0],
+            identity="test",
+            host="127.0.0.1",
+            port=0,
+            resync_s=resync_s,
+        )
+        await main.run(settings, parts=parts, stop=stop, on_ready=ready)
+
+    def thread() -> None:
+        try:
+            asyncio.run(whole())
+        except BaseException as error:  # noqa: BLE001  it is raised by the test
+            known["error"] = error
+        finally:
+            ended.set()
+            started.set()
+
+    running = threading.Thread(target=thread, name="operator", daemon=True)
+    running.start()
+    assert started.wait(START_S), "the operator did not start"
+
+    def stop() -> None:
+        if not ended.is_set():
+            known["loop"].call_soon_threadsafe(known["stop"].set)
+        assert ended.wait(START_S), "the operator did not stop"
+
+    try:
+        if "error" in known:
+            raise known["error"]
+        yield Operator(known["context"], stop)
+    finally:
+        stop()
+    if "error" in known:
+        raise known["error"]
+
+
+def manifest(kind: str, name: str, spec: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    """`ignore_drift="retention"` is the annotation magnetar.io/ignore-drift."""
+    metadata: dict[str, Any] = {"name": name}
+    if annotations:
+        metadata["annotations"] = {
+            f"magnetar.io/{key.replace('_', '-')}": value for key, value in annotations.items()
+        }
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def until(what: str, holds: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:
+    """What `holds` gives once it is true."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = holds()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(POLL_S)
+
+
+@dataclass(slots=True)
+class Live:
+    """One Kubernetes namespace and one cluster."""
+
+    kubectl: Tool
+    url: str
+    rest: httpx.Client = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rest = httpx.Client(base_url=f"{self.url}/admin/v2", trust_env=False)
+
+    def __enter__(self) -> "Live":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.rest.close()
+
+    def apply(self, kind: str, name: str, spec: dict[str, Any], **annotations: str) -> None:
+        """In this cluster, unless the spec says where."""
+        placed = {"clusterRef", "adminUrl", "namespaceRef", "topicRef"} & {*spec}
+        given = spec if placed else {"adminUrl": self.url, **spec}
+        self.kubectl.apply(manifest(kind, name, given, **annotations))
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """Empty where it is not there."""
+        out = self.kubectl("get", f"{kind}.magnetar.io", name, "-o", "json", "--ignore-not-found")
+        found: dict[str, Any] = json.loads(out) if out else {}
+        return found
+
+    def status(self, kind: str, name: str) -> dict[str, Any]:
+        return dict(self.get(kind, name).get("status") or {})
+
+    def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
+        found = self.status(kind, name).get("conditions") or ()
+        return next((one for one in found if one["type"] == type_), {})
+
+    def until(
+        self, kind: str, name: str, reason: str, type_: str = "Ready", timeout_s: float = WAIT_S
+    ) -> dict[str, Any]:
+        """Waits for the reason of a condition of the newest generation; gives the condition."""
+
+        def holds() -> dict[str, Any]:
+            one = self.get(kind, name)
+            generation = one.get("metadata", {}).get("generation")
+            for each in (one.get("status") or {}).get("conditions") or ():
+                if each["type"] == type_ and each["reason"] == reason:
+                    return each if each["observedGeneration"] == generation else {}
+            return {}
+
+        found: dict[str, Any] = until(f"{kind} {name}: {type_} {reason}", holds, timeout_s)
+        return found
+
+    def ready(self, kind: str, name: str) -> dict[str, Any]:
+        """Waits until it is; gives the status."""
+        self.until(kind, name, "AsSpecified")
+        return self.status(kind, name)
+
+    def annotate(self, kind: str, name: str, *annotations: str) -> None:
+        self.kubectl("annotate", f"{kind}.magnetar.io/{name}", "--overwrite", *annotations)
+
+    def delete(self, kind: str, name: str, *, wait: bool = True) -> None:
+        where = f"{kind}.magnetar.io/{name}"
+        self.kubectl("delete", where, f"--wait={str(wait).lower()}", "--timeout=20s")
+
+    def events(self, reason: str, name: str) -> list[str]:
+        """What was told of a resource."""
+        listed = self.kubectl.json("get", "events.events.k8s.io")["items"]
+        return [
+            one["note"]
+            for one in listed
+            if one["reason"] == reason and one["regarding"]["name"] == name
+        ]
+
+    def event(self, reason: str, name: str) -> str:
+        """Waits for one."""
+        return str(until(f"event {reason} of {name}", lambda: self.events(reason, name))[0])
+
+    def say(self, method: str, path: str, body: object = None) -> Any:
+        """A request that must be taken; what it answers."""
+        answer = self.rest.request(method, path, json=body)
+        assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
+        return answer.json() if answer.content else None
+
+    def has(self, path: str) -> bool:
+        return self.rest.get(path).status_code == 200

@@ -1,0 +1,314 @@
+"""The planner of resources: it converges, touches only what manifests name, and says why not."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from magnetar.policies.registry import BY_MANIFEST
+from magnetar_operator.models.resources import NamespaceSpec, TenantSpec, TopicSpec
+from magnetar_operator.resources.desired import (
+    PARTITIONS,
+    POLICIES,
+    PROPERTIES,
+    SCHEMA,
+    Desired,
+    desired_of,
+    policy_fields,
+    policy_of,
+)
+from magnetar_operator.resources.observed import Observed, namespace
+from magnetar_operator.resources.plan import (
+    Action,
+    Plan,
+    Risk,
+    Verb,
+    applied_after,
+    applied_before,
+    is_ignored,
+    may_delete,
+    plan,
+    remembered,
+)
+from magnetar_operator.resources.targets import TOPIC, BadSpec, Target
+
+TARGET = Target(TOPIC, "persistent://shop/orders/created")
+HOUR = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
+DAY = {"retentionTimeInMinutes": 1440, "retentionSizeInMB": 100}
+FOREVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+RETENTION = f"{POLICIES}retention"
+TTL = f"{POLICIES}messageTTL"
+HELD = f"{POLICIES}backlogQuota.destination_storage"
+
+VALUES: dict[str, list[Any]] = {
+    RETENTION: [HOUR, DAY, FOREVER],
+    TTL: [0, 60, 3600],
+    HELD: [{"limitSize": 10, "limitTime": -1, "policy": "producer_exception"}],
+    f"{POLICIES}backlogQuota.message_age": [
+        {"limitSize": -1, "limitTime": 60, "policy": "consumer_backlog_eviction"}
+    ],
+    f"{POLICIES}encryptionRequired": [True, None],
+    f"{POLICIES}subscriptionTypesEnabled": [["Exclusive"], ["Exclusive", "Shared"], None],
+    f"{PROPERTIES}team": ["red", "blue"],
+    f"{PROPERTIES}a.b": ["1"],
+    SCHEMA: ["digest-1", "digest-2"],
+}
+
+
+@st.composite
+def some_fields(draw: st.DrawFn) -> dict[str, Any]:
+    names = draw(st.sets(st.sampled_from(sorted(VALUES))))
+    return {name: draw(st.sampled_from(VALUES[name])) for name in sorted(names)}
+
+
+@st.composite
+def some_desired(draw: st.DrawFn) -> Desired:
+    return Desired({PARTITIONS: draw(st.integers(0, 4)), **draw(some_fields())}, {})
+
+
+class Server:
+    """What a cluster makes of actions."""
+
+    def __init__(self, fields: dict[str, Any] | None) -> None:
+        self.fields = fields
+
+    @property
+    def observed(self) -> Observed | None:
+        if self.fields is None:
+            return None
+        return Observed({k: v for k, v in self.fields.items() if v is not None})
+
+    def do(self, action: Action, desired: Desired) -> None:
+        if action.verb is Verb.CREATE:
+            assert self.fields is None
+            self.fields = {PARTITIONS: desired.fields[PARTITIONS]}
+            return
+        assert self.fields is not None
+        if action.verb is Verb.GROW:
+            assert action.after > self.fields[PARTITIONS] > 0
+            self.fields[PARTITIONS] = action.after
+        elif action.verb is Verb.REMOVE or action.after is None:
+            self.fields.pop(action.field)
+        else:
+            self.fields[action.field] = action.after
+
+
+existing = st.none() | st.builds(
+    lambda partitions, fields: {PARTITIONS: partitions, **fields}, st.integers(0, 4), some_fields()
+)
+
+
+@given(some_desired(), existing, st.none() | some_desired())
+def test_carried_out_there_is_nothing_left(
+    desired: Desired, there: dict[str, Any] | None, before: Desired | None
+) -> None:
+    server = Server(there)
+    applied = None if before is None else applied_after(before)
+    made = plan(TARGET, desired, server.observed, applied)
+    for action in made.steps:
+        server.do(action, desired)
+    again = plan(TARGET, desired, server.observed, applied_after(desired, applied))
+    assert again.steps == ()
+    # What is refused is refused as long as it is asked for.
+    assert [one.text for one in again.refused] == [one.text for one in made.refused]
+
+
+@given(some_desired(), existing, st.none() | some_desired())
+def test_what_no_manifest_named_is_left_alone(
+    desired: Desired, there: dict[str, Any] | None, before: Desired | None
+) -> None:
+    applied = None if before is None else applied_after(before)
+    named = {*desired.fields, *remembered(applied)}
+    for action in plan(TARGET, desired, Server(there).observed, applied).actions:
+        assert action.verb is Verb.CREATE or action.field in named
+        if action.verb is Verb.REMOVE and action.field not in desired.fields:
+            assert before is not None
+            assert action.field in before.fields
+        assert action.field != PARTITIONS or action.verb is not Verb.REMOVE
+        assert action.field != SCHEMA or action.verb is not Verb.REMOVE
+
+
+@given(some_desired(), existing, st.data())
+def test_broken_off_anywhere_it_goes_on_from_there(
+    desired: Desired, there: dict[str, Any] | None, data: st.DataObject
+) -> None:
+    """... and a field taken out of the manifest after that is removed all the same."""
+    server = Server(there)
+    made = plan(TARGET, desired, server.observed, None)
+    applied = applied_before(None, made.steps)
+    done = made.steps[: data.draw(st.integers(0, len(made.steps)))]
+    for action in done:
+        server.do(action, desired)
+    without = Desired({PARTITIONS: desired.fields[PARTITIONS]}, {})
+    for action in plan(TARGET, without, server.observed, applied).steps:
+        server.do(action, without)
+    assert server.fields is not None
+    for action in done:
+        if action.verb is Verb.SET and action.field != SCHEMA:
+            assert action.field not in server.fields
+
+
+@given(some_desired(), some_fields())
+def test_drift_is_what_differs_while_the_manifest_does_not(
+    desired: Desired, changed: dict[str, Any]
+) -> None:
+    applied = applied_after(desired)
+    there = {k: v for k, v in {**desired.fields, **changed}.items() if v is not None}
+    made = plan(TARGET, desired, Observed(there), applied)
+    assert all(one.drift for one in made.steps)
+    names = [one.field.removeprefix(POLICIES) for one in made.steps]
+    assert plan(TARGET, desired, Observed(there), applied, names).steps == ()
+
+
+def one(made: Plan) -> Action:
+    (action,) = made.actions
+    return action
+
+
+def test_a_new_value_is_no_drift_even_where_drift_is_ignored() -> None:
+    before = applied_after(Desired({RETENTION: HOUR}, {}))
+    made = plan(
+        TARGET, Desired({RETENTION: DAY}, {}), Observed({RETENTION: HOUR}), before, ["retention"]
+    )
+    assert not one(made).drift
+    assert one(made).text == "retention: time 1h, size 100Mi → time 1d, size 100Mi"
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "why"),
+    [(4, 2, "only grow"), (0, 3, "make a new topic"), (3, 0, "say so in spec.partitions")],
+)
+def test_partitions_only_grow(there: int, wanted: int, why: str) -> None:
+    made = plan(TARGET, Desired({PARTITIONS: wanted}, {}), Observed({PARTITIONS: there}), {})
+    assert one(made).verb is Verb.REFUSE
+    assert one(made).risk is Risk.REFUSED
+    assert why in one(made).text
+
+
+def test_bundles_stay_as_they_were_made() -> None:
+    applied = applied_after(Desired({}, {"bundles": 4}))
+    made = plan(TARGET, Desired({}, {"bundles": 8}), Observed({}), applied)
+    assert "brokers split bundles" in one(made).text
+    assert applied_after(Desired({}, {"bundles": 8}), applied)["bundles"] == 4
+
+
+def test_deleted_by_hand_is_made_again_or_left_so() -> None:
+    desired = Desired({PARTITIONS: 2}, {})
+    made = plan(TARGET, desired, None, applied_after(desired))
+    assert one(made).drift
+    assert one(made).text.endswith("create it again with 2 partitions, empty")
+    left = plan(TARGET, desired, None, applied_after(desired), ["deleted"])
+    assert one(left).verb is Verb.REFUSE
+    first = plan(TARGET, desired, None, None)
+    assert not one(first).drift
+
+
+def test_what_failed_is_tried_again_and_is_no_drift() -> None:
+    desired = Desired({RETENTION: HOUR}, {})
+    applied = applied_after(desired, None, failed=[RETENTION])
+    action = one(plan(TARGET, desired, Observed({}), applied))
+    assert action.verb is Verb.SET
+    assert not action.drift
+    gone = plan(TARGET, Desired({}, {}), Observed({RETENTION: HOUR}), applied)
+    assert one(gone).verb is Verb.REMOVE
+
+
+@pytest.mark.parametrize(
+    ("field", "before", "after", "loses"),
+    [
+        (RETENTION, DAY, HOUR, True),
+        (RETENTION, HOUR, DAY, False),
+        (RETENTION, HOUR, FOREVER, False),
+        (RETENTION, FOREVER, DAY, True),
+        (RETENTION, None, FOREVER, True),
+        (RETENTION, DAY, None, True),
+        (TTL, None, 60, True),
+        (TTL, 60, 3600, False),
+        (TTL, 3600, 60, True),
+        (TTL, 60, 0, False),
+        (HELD, None, VALUES[HELD][0], False),
+        (f"{PROPERTIES}team", "red", "blue", False),
+    ],
+)
+def test_what_may_delete_messages(field: str, before: Any, after: Any, loses: bool) -> None:
+    assert may_delete(field, before, after) is loses
+
+
+def test_ignored_by_name_or_by_group() -> None:
+    assert is_ignored(RETENTION, ["retention"])
+    assert is_ignored(f"{POLICIES}backlogQuota.message_age", ["backlogQuota"])
+    assert not is_ignored(f"{POLICIES}retention", ["retentionX", "ret"])
+    assert is_ignored(f"{PROPERTIES}team", ["properties"])
+
+
+# -- from manifests and documents ------------------------------------------------------------------
+
+
+def test_a_manifest_s_policies_are_those_of_rest() -> None:
+    spec = TopicSpec.parse(
+        {
+            "name": "shop/orders/created",
+            "partitions": 3,
+            "properties": {"team": "red"},
+            "policies": {
+                "retention": {"time": "7d", "size": "10Gi"},
+                "backlogQuota": {"message_age": {"time": "1d", "policy": "producer_request_hold"}},
+            },
+        }
+    )
+    assert dict(desired_of(spec).fields) == {
+        PARTITIONS: 3,
+        f"{PROPERTIES}team": "red",
+        RETENTION: {"retentionTimeInMinutes": 10_080, "retentionSizeInMB": 10_240},
+        f"{POLICIES}backlogQuota.message_age": {
+            "limitSize": -1,
+            "limitTime": 86_400,
+            "policy": "producer_request_hold",
+        },
+    }
+
+
+def test_a_bad_value_is_named() -> None:
+    spec = NamespaceSpec.parse({"name": "a/b", "policies": {"messageTTL": "1 day"}})
+    with pytest.raises(BadSpec, match=r"spec.policies.messageTTL"):
+        desired_of(spec)
+
+
+def test_a_namespace_s_document() -> None:
+    document = {
+        "bundles": {"numBundles": 4},
+        "retention_policies": HOUR,
+        "publishMaxMessageRate": {
+            "c1": {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
+        },
+        "topicDispatchRate": {},
+        "encryption_required": False,
+        "properties": {"team": "red"},
+        "backlog_quota_map": {"message_age": {"limitSize": -1, "limitTime": 9, "policy": "x"}},
+    }
+    found = namespace(document, 7, "c1")
+    assert found.facts == {"topics": 7, "bundles": 4}
+    set_ = {name: value for name, value in found.fields.items() if value is not None}
+    assert set_ == {
+        f"{PROPERTIES}team": "red",
+        RETENTION: HOUR,
+        f"{POLICIES}publishRate": {
+            "publishThrottlingRateInMsg": 5,
+            "publishThrottlingRateInByte": -1,
+        },
+        f"{POLICIES}backlogQuota.message_age": {"limitSize": -1, "limitTime": 9, "policy": "x"},
+    }
+
+
+def test_every_policy_s_field_leads_back_to_it() -> None:
+    for policy in BY_MANIFEST.values():
+        value = {"destination_storage": {}} if policy.keyed else None
+        (field,) = policy_fields(policy, value)
+        found = policy_of(field)
+        assert found is not None
+        assert found[0] is policy
+
+
+def test_a_tenant_that_names_no_clusters_decides_nothing_about_them() -> None:
+    assert dict(desired_of(TenantSpec.parse({})).fields) == {}
