@@ -97,7 +97,7 @@ async def world(bookies: int = 1, **settings: Any) -> AsyncIterator[World]:
     info = {"adminRoles": [], "allowedClusters": [service.cluster]}
     await service.resources.create_tenant("public", info)
     await service.resources.create_namespace(NAMESPACE, default_policies(service.cluster))
-    await service._follow_policies()
+    await service.follow_policies()
     try:
         yield made
     finally:
