@@ -147,6 +147,16 @@ crds: $(RUN_STAMP) ## crds/*.yaml and docs/crds.md, from the operator's models a
 	@$(call took,crds/*.yaml$(comma) docs/crds.md)
 	$(BIN)/python -m magnetar_operator.models.crdgen
 
+.PHONY: chart
+chart: $(DEV_STAMP) ## the Helm chart: what is copied and generated; lint and examples where helm is
+	@$(call took,copies$(comma) dashboards$(comma) table of values$(comma) lint)
+	$(BIN)/python charts/sync.py
+	if ! command -v helm >/dev/null; then echo "no helm: not linted"; exit 0; fi
+	for values in charts/magnetar/values.yaml charts/magnetar/examples/*.yaml; do
+	  helm lint --strict --quiet charts/magnetar -f $$values
+	  helm template example charts/magnetar -f $$values >/dev/null
+	done
+
 .PHONY: lock
 lock: $(RUN_STAMP) ## uv.lock, from pyproject.toml (ARGS=--upgrade for newest versions)
 	@$(call took,uv.lock)

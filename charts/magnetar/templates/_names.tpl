@@ -46,9 +46,9 @@ app.kubernetes.io/component: {{ .component }}
 {{- (index .root.Values.images .role).pullPolicy | default .root.Values.defaultPullPolicy -}}
 {{- end -}}
 
-{{/* DNS name of a pod of a StatefulSet, as others reach it. */}}
+{{/* How names inside Kubernetes end. */}}
 {{- define "magnetar.domain" -}}
-{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{ .Release.Namespace }}.svc{{ with .Values.clusterDomain }}.{{ . }}{{ end }}
 {{- end -}}
 
 {{/* metadata_url: every member of etcd by its own name, so that any of them may be away. */}}
