@@ -1,7 +1,7 @@
 """Finds what a resource refers to: its cluster, and the resources that its name comes from.
 
 What the watches have shown is taken as it is; what they have not shown (yet, or because it is in a
-Kubernetes namespace that is not watched) is asked for.
+Kubernetes namespace that is not watched) is asked for, where there is a Kubernetes to ask.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def kind_named(name: str) -> Kind:
 class Placing:
     """See the module's text."""
 
-    def __init__(self, kube: KubeClient, siblings: Siblings) -> None:
+    def __init__(self, kube: KubeClient | None, siblings: Siblings) -> None:
         self._kube = kube
         self._siblings = siblings
 
@@ -81,7 +81,7 @@ class Placing:
 
     async def _find(self, key: Key) -> Object | None:
         known = self._siblings.latest(key)
-        if known is not None:
+        if known is not None or self._kube is None:
             return known
         return await self._kube.find(kind_named(key.kind), key.name, key.namespace)
 
@@ -117,7 +117,7 @@ class Placing:
 
     async def _only_one(self, namespace: str) -> Object:
         found = self._siblings.all_of(CLUSTER.kind, namespace)
-        if not found:
+        if not found and self._kube is not None:
             found = await self._kube.list(CLUSTER, namespace)
         if len(found) == 1:
             return found[0]
@@ -135,7 +135,7 @@ class Placing:
 
     async def cluster_leaves(self, one: Object, cluster: str) -> bool:
         """Whether the MagnetarCluster of that name, which the resource was in, is gone or going."""
-        if not cluster or "://" in cluster:
+        if not cluster or "://" in cluster or self._kube is None:
             return False
         try:
             owner = placed_by(one, await self._references(one))

@@ -20,6 +20,7 @@ COMMANDS = {
     "autorecovery": "make lost copies of entries anew, in a process of its own",
     "operator": "run the Kubernetes operator",
     "demo": "publish, kill, restart, consume and check: 336,776 flights",
+    "plan": "show what manifests would change, and which data they would delete",
     "config": "list and explain the settings",
     "version": "print the version",
 }
