@@ -138,9 +138,10 @@ proto: $(DEV_STAMP) ## the generated classes of Pulsar's protocol and of etcd's 
 	  --mypy_out=$(ETCD_PROTO) magnetar_etcd.proto
 
 .PHONY: docs
-docs: $(RUN_STAMP) ## docs/configuration.md, from the settings
-	@$(call took,docs/configuration.md)
+docs: $(RUN_STAMP) ## docs/configuration.md and docs/policies.md, from the settings and the registry
+	@$(call took,docs/configuration.md$(comma) docs/policies.md)
 	$(BIN)/magnetar config markdown > docs/configuration.md
+	$(BIN)/magnetar config policies > docs/policies.md
 
 .PHONY: crds
 crds: $(RUN_STAMP) ## crds/*.yaml and docs/crds.md, from the operator's models and the policies

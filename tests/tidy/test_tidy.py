@@ -16,6 +16,7 @@ import pytest
 
 from magnetar import __version__
 from magnetar.cli.config import markdown
+from magnetar.cli.policies_page import policies_page
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE_ROOTS = ("services", "operator", "spark-jobs", "tests")
@@ -137,6 +138,11 @@ def test_layers_import_only_downward() -> None:
 def test_the_configuration_page_is_fresh() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     assert page == markdown(), "run `make docs`"
+
+
+def test_the_page_of_policies_is_fresh() -> None:
+    page = (ROOT / "docs" / "policies.md").read_text()
+    assert page == policies_page(), "run `make docs`"
 
 
 def make_targets() -> dict[str, str]:

@@ -1,8 +1,8 @@
 """`magnetar config`: every setting with its default, range, Pulsar's key and meaning.
 
 `list` is one line each, `explain KEY` everything of one (by our name or Pulsar's), `markdown` is
-the source of `docs/configuration.md`. Roles share many settings: what differs in one, its default
-or its meaning, is shown for each.
+the source of `docs/configuration.md`, `policies` that of `docs/policies.md`. Roles share many
+settings: what differs in one, its default or its meaning, is shown for each.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from typing import get_args, get_origin
 
 from magnetar.broker.setting import UNLIMITED, Setting, SettingsError, settings_of
 from magnetar.broker.settings_load import pulsar_keys, suggestion
+from magnetar.cli.policies_page import policies_page
 from magnetar.cli.roles import FLAGS, ROLES
 from magnetar.cluster import settings as groups
 from magnetar.cluster.bookie_settings import BOOKIE, STORAGE
@@ -60,6 +61,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     explain = actions.add_parser("explain", help="one setting")
     explain.add_argument("key", help="its name, or Pulsar's key")
     actions.add_parser("markdown", help="all settings as docs/configuration.md")
+    actions.add_parser("policies", help="all policies as docs/policies.md")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.action == "markdown":
         print(markdown(), end="")
+        return 0
+    if args.action == "policies":
+        print(policies_page(), end="")
         return 0
     try:
         print(explained(args.key))
