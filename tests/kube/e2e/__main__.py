@@ -1,0 +1,160 @@
+"""`python -m tests.kube.e2e`: the steps in order, on the Kubernetes that KUBECONFIG points to.
+
+Prints each step with its time and what was found, and a summary; `--json FILE` writes the same for
+programs. Ends with 0 where all steps held, 1 at the first that did not (with the pods' last lines),
+2 where there is no Kubernetes that runs containers. All is in namespaces of its own, which are
+deleted at the end, unless `--keep`.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.support.kube import (
+    Images,
+    ToolError,
+    capabilities,
+    connected,
+    delete_namespace,
+    fresh_namespace,
+    tool,
+)
+from tests.support.kube_volumes import open_volumes
+
+from . import plain
+from .load import Load
+from .world import StepError, World
+
+LOG_LINES: Final = 8
+
+
+@dataclass
+class Report:
+    """What was done, with times."""
+
+    steps: list[dict[str, object]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    ok: bool = True
+
+    @contextmanager
+    def step(self, world: World, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        print(f"[{began - self.began:6.1f} s] {name} ...", flush=True)
+        world.notes.clear()
+        held, text = True, ""
+        try:
+            yield
+        except (StepError, ToolError, subprocess.TimeoutExpired) as error:
+            held, text = False, str(error)
+            self.ok = False
+            raise
+        finally:
+            took = time.monotonic() - began
+            self.steps.append(
+                {
+                    "name": name, "ok": held, "seconds": round(took, 1),
+                    "notes": list(world.notes), "error": text,
+                }
+            )  # fmt: skip
+            for note in world.notes:
+                print(f"             {note}", flush=True)
+            print(f"             {'ok' if held else 'FAILED'} in {took:.1f} s", flush=True)
+
+
+def plain_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
+    load = Load(world)
+    yield (
+        "helm install, until three etcd, three bookies, two brokers are ready",
+        lambda: plain.install(world),
+    )
+    yield "helm test", lambda: plain.helm_test(world)
+    yield "messages by the official client, seen in REST", lambda: plain.first_messages(world)
+    yield "load starts", load.start
+    yield "pods are killed under load", lambda: plain.pods_are_killed(world, load)
+    yield "upgrade and rollback under load", lambda: plain.upgrade_and_rollback(world, load)
+    yield "no receipted message is lost", lambda: plain.nothing_was_lost(world, load)
+    yield (
+        "uninstall keeps the data, an install goes on with it",
+        lambda: plain.uninstall_keeps_data(world),
+    )
+    yield "uninstall", lambda: plain.remove(world)
+
+
+PARTS: Final = {"plain": plain_steps}
+
+
+def last_words(world: World) -> None:
+    """What pods said, where a step did not hold."""
+    for args in (
+        ("get", "pods", "-o", "wide"),
+        ("get", "events", "--sort-by=.lastTimestamp"),
+        ("logs", "--all-containers", "--prefix", f"--tail={LOG_LINES}", "-l", "app=magnetar"),
+        ("logs", f"--tail={LOG_LINES}", "-l", "app=load"),
+    ):
+        with suppress(subprocess.TimeoutExpired):
+            done = world.kubectl.run(*args)
+            print("\n".join(f"  {line[:300]}" for line in done.stdout.splitlines()[-40:]))
+
+
+def run_part(name: str, report: Report, *, keep: bool) -> None:
+    """Raises what the step that did not hold raised."""
+    with connected() as api:
+        namespace = fresh_namespace(api)
+        kubectl, helm = tool("kubectl"), tool("helm")
+        world = World(kubectl.within(namespace), helm.within(namespace), images_of(), "my-cluster")
+        open_volumes(kubectl, world.images.magnetar)
+        try:
+            for text, act in PARTS[name](world):
+                with report.step(world, f"{name}: {text}"):
+                    act()
+        except (StepError, ToolError, subprocess.TimeoutExpired) as error:
+            print(f"\n{error}\n", flush=True)
+            last_words(world)
+            raise
+        finally:
+            if not keep:
+                delete_namespace(api, namespace)
+
+
+def images_of() -> Images:
+    return Images.of_environment()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make e2e", description=__doc__)
+    parser.add_argument("--part", action="append", choices=sorted(PARTS), help="only this part")
+    parser.add_argument("--keep", action="store_true", help="leave the namespaces as they are")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the report, for programs")
+    parser.add_argument(
+        "--if-possible", action="store_true", help="end with 0 where no Kubernetes runs containers"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse()
+    if not capabilities().runs_containers:
+        print(f"e2e: not run: {capabilities().text}")
+        return 0 if args.if_possible else 2
+    print(f"e2e: {capabilities().text}")
+    report = Report()
+    with suppress(StepError, ToolError, subprocess.TimeoutExpired):
+        for name in args.part or PARTS:
+            run_part(name, report, keep=args.keep)
+    total = time.monotonic() - report.began
+    if args.json:
+        args.json.write_text(json.dumps({**asdict(report), "seconds": round(total, 1)}, indent=1))
+    held = sum(bool(each["ok"]) for each in report.steps)
+    print(f"\ne2e: {held} of {len(report.steps)} steps held, {total:.0f} s")
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

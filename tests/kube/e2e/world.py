@@ -1,0 +1,168 @@
+"""The cluster that the steps act on: kubectl, helm, REST from inside, and waits with deadlines.
+
+REST is asked from a pod, not from here: so it works on any Kubernetes, and as a user's programs do.
+"""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from tests.support.kube import Images, Tool, ToolError
+
+CHART: Final = Path("charts") / "magnetar"
+POLL_S: Final = 0.5
+ASK_TIMEOUT_S: Final = 20.0
+READY_S_MAX: Final = 180.0
+
+ASK: Final = """
+import json, sys, urllib.error, urllib.request
+method, url, body = sys.argv[1:4]
+request = urllib.request.Request(url, method=method, data=body.encode() or None)
+request.add_header("Content-Type", "application/json")
+try:
+    with urllib.request.urlopen(request, timeout=15) as answer:
+        print(json.dumps([answer.status, answer.read().decode()]))
+except urllib.error.HTTPError as error:
+    print(json.dumps([error.code, error.read().decode()]))
+"""
+
+Found = TypeVar("Found")
+
+
+class StepError(AssertionError):
+    """What a step expected and did not find."""
+
+
+def expect(holds: object, text: str) -> None:
+    if not holds:
+        raise StepError(text)
+
+
+@dataclass
+class World:
+    """One namespace, one release or MagnetarCluster called `cluster`."""
+
+    kubectl: Tool
+    helm: Tool
+    images: Images
+    cluster: str
+    asker: str = ""
+    """The pod that REST is asked from."""
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Said with the step that runs."""
+        self.notes.append(text)
+
+    def eventually(
+        self, what: str, look: Callable[[], Found | None], timeout_s: float = READY_S_MAX
+    ) -> Found:
+        """What `look` finds; asked until it is neither None nor False."""
+        deadline = time.monotonic() + timeout_s
+        last: Exception | None = None
+        while time.monotonic() < deadline:
+            try:
+                found = look()
+            except (ToolError, StepError, subprocess.TimeoutExpired, OSError) as error:
+                last, found = error, None
+            if found is not None and found is not False:
+                return found
+            time.sleep(POLL_S)
+        raise StepError(f"{what}: not within {timeout_s:.0f} s" + (f" ({last})" if last else ""))
+
+    # -- kubectl ---------------------------------------------------------------------------------
+
+    def find(self, kind: str, name: str) -> dict[str, Any] | None:
+        done = self.kubectl.run("get", kind, name, "-o", "json", "--ignore-not-found")
+        if done.returncode:
+            raise StepError(done.stderr.strip())
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    def pods(self, component: str) -> list[dict[str, Any]]:
+        labels = f"app=magnetar,cluster={self.cluster},component={component}"
+        items: list[dict[str, Any]] = self.kubectl.json("get", "pods", "-l", labels)["items"]
+        return [pod for pod in items if not pod["metadata"].get("deletionTimestamp")]
+
+    def ready_pods(self, component: str) -> list[str]:
+        return sorted(
+            pod["metadata"]["name"]
+            for pod in self.pods(component)
+            if any(
+                each["type"] == "Ready" and each["status"] == "True"
+                for each in pod["status"].get("conditions", ())
+            )
+        )
+
+    def wait_ready(self, component: str, count: int, timeout_s: float = READY_S_MAX) -> list[str]:
+        def look() -> list[str] | None:
+            ready = self.ready_pods(component)
+            return ready if len(ready) == count == len(self.pods(component)) else None
+
+        return self.eventually(f"{count} ready pods of {component}", look, timeout_s)
+
+    def delete_pod(self, name: str, *, kill: bool = True) -> str:
+        """Gone without a farewell; returns its uid, which no successor has."""
+        pod = self.find("pod", name)
+        expect(pod, f"no pod {name}")
+        at_once = ("--grace-period=0", "--force") if kill else ()
+        self.kubectl("delete", "pod", name, "--wait=false", *at_once)
+        return str(pod["metadata"]["uid"]) if pod else ""
+
+    # -- REST and commands, from inside ------------------------------------------------------------
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://{self.cluster}-broker:8080"
+
+    @property
+    def service_url(self) -> str:
+        return f"pulsar://{self.cluster}-broker:6650"
+
+    def exec(self, pod: str, *command: str, timeout_s: float = 60.0) -> str:
+        return self.kubectl("exec", pod, "--", *command, timeout_s=timeout_s)
+
+    def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and JSON (or text) of the admin REST."""
+        text = "" if body is None else json.dumps(body)
+        answer = self.exec(
+            self.asker, "python", "-c", ASK, method, self.admin_url + path, text,
+            timeout_s=ASK_TIMEOUT_S,
+        )  # fmt: skip
+        status, content = json.loads(answer)
+        try:
+            return status, json.loads(content)
+        except ValueError:
+            return status, content
+
+    def get(self, path: str) -> Any:
+        status, content = self.ask("GET", path)
+        expect(status == 200, f"GET {path}: {status} {content}")
+        return content
+
+    # -- helm ------------------------------------------------------------------------------------
+
+    def chart_values(self, **more: Any) -> str:
+        return json.dumps({**self.images.helm_values(), **more})
+
+    def install(self, verb: str, *args: str, values: str) -> str:
+        """`install` or `upgrade`; values as JSON, from the standard input."""
+        return self.helm(
+            verb,
+            self.cluster,
+            str(CHART),
+            "-f",
+            "-",
+            *args,
+            stdin=values,
+            timeout_s=READY_S_MAX + 60,
+        )
+
+    def uninstall(self) -> None:
+        """Until its pods are gone, too: a StatefulSet made anew in the meantime finds their names
+        taken, and Kubernetes 1.34 may then forget to try again."""
+        wait = ("--cascade=foreground", "--wait", f"--timeout={READY_S_MAX:.0f}s")
+        self.helm("uninstall", self.cluster, *wait, timeout_s=READY_S_MAX + 60)
