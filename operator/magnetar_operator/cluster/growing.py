@@ -2,8 +2,8 @@
 
 `autoscale.bookies` says when; here is what becomes of it. How many bookies there are to be at least
 is written on the StatefulSet (`SCALED_UP`: number and time), apart from `spec.bookie.replicas`: who
-applies a manifest again takes no bookie away by it. It counts while `scaleUp.enabled` is true; where
-that is taken back, the bookies beyond the spec's number are emptied and removed as any other.
+applies a manifest again takes no bookie away by it. It counts while `scaleUp.enabled` is true;
+where that is taken back, the bookies beyond the spec's number are emptied and removed as any other.
 """
 
 import datetime

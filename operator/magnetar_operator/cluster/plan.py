@@ -39,7 +39,7 @@ from magnetar_operator.cluster.manifests.pods import config_map, service_account
 from magnetar_operator.cluster.observed import Observed
 from magnetar_operator.models.values import seconds
 
-WAIT_S: Final = 2.0
+WAIT_S: Final = 5.0
 LEAVABLE: Final = (
     PDB,
     HPA,
@@ -56,9 +56,9 @@ LEAVABLE: Final = (
 class Plan:
     """What is decided, and what the status is told from."""
 
-    shrinking: shrinking.Shrinking
+    shrink: shrinking.Shrinking
     actions: list[Action] = field(default_factory=list)
-    rolling: dict[str, rolling.Rolling] = field(default_factory=dict)
+    rolls: dict[str, rolling.Rolling] = field(default_factory=dict)
     """Of bookies and etcd."""
     waits: list[str] = field(default_factory=list)
     """What is not made or changed yet, and why."""
@@ -95,7 +95,7 @@ class _Planner:
         busy = f"{bookies.stale[0].name} is being upgraded" if bookies.stale else ""
         grow = growing.decide(cluster, self._observed, self._now)
         found.recommendations = grow.recommendations
-        shrink = found.shrinking = shrinking.decide(
+        shrink = found.shrink = shrinking.decide(
             cluster, self._observed, grow.wanted, remembered, self._now, busy=busy
         )
         if shrink.active and bookies.replace is not None:
@@ -253,7 +253,7 @@ class _Planner:
             why_not=why_not,
             is_manual=upgrade.strategy == "Manual",
         )
-        self._plan.rolling[component] = found
+        self._plan.rolls[component] = found
         return found
 
     def _closed(self) -> str:

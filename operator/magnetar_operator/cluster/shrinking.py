@@ -71,8 +71,8 @@ def decide(
         found.by_hand = f"scaled from {written} to {live} bookies by hand: put back to {written}"
     elif live > written:
         found.by_hand = (
-            f"scaled from {written} to {live} bookies by hand: what is beyond {max(wanted, written)} "
-            f"is emptied before it goes"
+            f"scaled from {written} to {live} bookies by hand: what is beyond "
+            f"{max(wanted, written)} is emptied before it goes"
         )
     current = found.replicas
     _end_drains(cluster, observed, found, wanted, current)

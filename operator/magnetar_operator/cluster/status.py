@@ -50,13 +50,13 @@ def status(
         "adminUrl": cluster.admin_url,
         "serviceUrl": cluster.service_url,
         "brokers": _replicas(cluster, observed, BROKER, cluster.spec.broker.replicas),
-        "bookies": _replicas(cluster, observed, BOOKIE, plan.shrinking.replicas),
+        "bookies": _replicas(cluster, observed, BOOKIE, plan.shrink.replicas),
         "selector": ",".join(f"{key}={value}" for key, value in cluster.selector(BROKER).items()),
         "recommendations": _recommendations(before, plan, now),
     }
     if cluster.etcd_members:
         told["etcd"] = _replicas(cluster, observed, ETCD, cluster.etcd_members)
-    drain = _drain(plan.shrinking)
+    drain = _drain(plan.shrink)
     if drain is not None:
         told["drain"] = drain
     if is_plan_only:
@@ -67,7 +67,7 @@ def status(
 def _conditions(
     cluster: Cluster, observed: Observed, plan: Plan, *, is_paused: bool
 ) -> list[Condition]:
-    shrink = plan.shrinking
+    shrink = plan.shrink
     parts = [
         _etcd(cluster, observed),
         _component(cluster, observed, "BookiesReady", BOOKIE, shrink.replicas),
@@ -79,7 +79,7 @@ def _conditions(
     if bad is None:
         ready = Condition("Ready", True, "AllReady", "all components are ready")
     else:
-        ready = Condition("Ready", False, _not(bad.type), bad.message)
+        ready = Condition("Ready", False, f"Not{bad.type}", bad.message)
     found = [ready, *parts, _upgrading(plan), _scaling(shrink), _refused(shrink)]
     found.append(_degraded(observed, plan))
     if is_paused:
@@ -124,8 +124,8 @@ def _volumes(plan: Plan) -> Condition:
 
 
 def _upgrading(plan: Plan) -> Condition:
-    stale = [pod.name for one in plan.rolling.values() for pod in one.stale]
-    waits = [one.waits for one in plan.rolling.values() if one.waits and one.stale]
+    stale = [pod.name for one in plan.rolls.values() for pod in one.stale]
+    waits = [one.waits for one in plan.rolls.values() if one.waits and one.stale]
     if stale or any("upgraded after" in one for one in plan.waits):
         told = f"{', '.join(stale)} have an older form" if stale else ""
         text = "; ".join(filter(None, [told, *waits, *plan.waits]))

@@ -170,7 +170,9 @@ class _Work:
         if self._drain.state.ended:
             return
         first = await self._job.look_first()
-        if first.problem:
+        # One that never was here holds nothing: whoever asks may let it go.
+        was_here = first.living or first.ledgers or first.others < first.needed
+        if first.problem and was_here:
             await self._refuse(first.problem, await self._job.look())
             return
         await self._begin(first)

@@ -19,7 +19,8 @@ from magnetar.autorecovery.records import (
     decode_audit,
     readable,
 )
-from magnetar.bookie.registration import KNOWN_PREFIX
+from magnetar.bookie.registration import BOOKIES_PREFIX, KNOWN_PREFIX
+from magnetar.bookie.registration import decode as decode_registration
 from magnetar.ledger.bookies import BookieSet
 from magnetar.metadata.store import MetadataStore
 
@@ -43,6 +44,8 @@ class LivingBookie(msgspec.Struct, frozen=True, rename="camel"):
     draining: bool
     incarnations_before: int = 0
     """Of other disks that were once in use under this name."""
+    disk_bytes_total: int = 0
+    disk_bytes_free: int = 0
 
 
 class LedgerHealth(msgspec.Struct, frozen=True, rename="camel"):
@@ -88,6 +91,7 @@ async def ledger_health(store: MetadataStore, bookies: BookieSet) -> LedgerHealt
     for one in await store.list(KNOWN_PREFIX):
         name = one.key.removeprefix(KNOWN_PREFIX).rpartition("/")[0]
         known[name] = known.get(name, 0) + 1
+    disks = await _disks(store)
     reason = _reason(lacking, lost, is_current=is_current, somebody=somebody)
     return LedgerHealth(
         healthy=not reason,
@@ -105,10 +109,20 @@ async def ledger_health(store: MetadataStore, bookies: BookieSet) -> LedgerHealt
                 one.writable,
                 one.draining,
                 max(0, known.get(one.identity.bookie_id, 1) - 1),
+                *disks.get(one.identity.bookie_id, (0, 0)),
             )
             for one in living
         ),
     )
+
+
+async def _disks(store: MetadataStore) -> dict[str, tuple[int, int]]:
+    """Size and free bytes, by bookie, as they told last."""
+    found = {}
+    for record in await store.list(BOOKIES_PREFIX):
+        one = decode_registration(record.key, record.value)
+        found[one.bookie_id] = (one.disk_bytes_total, one.disk_bytes_free)
+    return found
 
 
 def _reason(lacking: int, lost: int, *, is_current: bool, somebody: bool) -> str:

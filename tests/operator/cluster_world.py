@@ -1,0 +1,258 @@
+"""A Kubernetes and a Magnetar in memory, as far as the planner of clusters can see them.
+
+It does what the controllers do with what the planner asks for, and checks at every step what must
+never happen: two bookies away at once by will, a bookie removed without a proof that is of now.
+Ledgers are numbers: each has its copies on bookies; a drain moves them, a lie breaks a copy.
+"""
+
+import copy
+import datetime
+from dataclasses import dataclass, field
+from typing import Any
+
+from magnetar_operator.api_kinds import STATEFUL_SET, Object, kind_of
+from magnetar_operator.cluster.actions import (
+    Action,
+    Apply,
+    BeginDrain,
+    EndDrain,
+    Remove,
+    ReplacePod,
+    Scale,
+)
+from magnetar_operator.cluster.manifests.naming import BOOKIE, BROKER, ETCD, Cluster, digest
+from magnetar_operator.cluster.observed import (
+    Drain,
+    InTheWay,
+    LedgerHealth,
+    Ledgers,
+    LedgerTrouble,
+    LivingBookie,
+    Observed,
+    Pod,
+)
+from magnetar_operator.cluster.plan import Plan, plan
+from magnetar_operator.models.cluster import ClusterSpec
+
+BEGAN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def cluster_of(**spec: Any) -> Cluster:
+    image = spec.get("image", "image:1")
+    return Cluster("c", "ns", "uid-c", ClusterSpec.parse(spec), image, "etcd:1", "op")
+
+
+@dataclass
+class World:
+    """See the module's text."""
+
+    cluster: Cluster
+    now: datetime.datetime = BEGAN
+    objects: dict[tuple[str, str], Object] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    claims: dict[str, Object] = field(default_factory=dict)
+    drains: dict[str, Drain] = field(default_factory=dict)
+    ledgers: dict[int, set[str]] = field(default_factory=dict)
+    """Where each ledger's good copies are; two are wanted of each."""
+    liars: set[str] = field(default_factory=set)
+    """Bookies whose copies are bad."""
+    removed: list[str] = field(default_factory=list)
+    writes: int = 0
+    uids: int = 0
+
+    # -- what the planner sees ---------------------------------------------------------------------
+
+    def observed(self) -> Observed:
+        brokers = [one for one in self.pods.values() if one.component == BROKER and one.ready]
+        ledgers = Ledgers(unknown="no broker is ready")
+        if brokers:
+            ledgers = Ledgers(self.health(), tuple(self.drains.values()))
+        return Observed(
+            copy.deepcopy(self.objects),
+            list(self.pods.values()),
+            list(copy.deepcopy(self.claims).values()),
+            ledgers,
+        )
+
+    def living(self) -> set[str]:
+        return {one.name for one in self.pods.values() if one.component == BOOKIE and one.ready}
+
+    def lacking(self) -> list[int]:
+        living = self.living()
+        draining = {each.bookie_id for each in self.drains.values() if each.state == "copying"}
+        return [
+            ledger for ledger, held in self.ledgers.items() if len(held & (living - draining)) < 2
+        ]
+
+    def health(self) -> LedgerHealth:
+        lacking = self.lacking()
+        return LedgerHealth(
+            healthy=not lacking,
+            reason=f"{len(lacking)} ledgers lack copies" if lacking else "",
+            under_replicated=len(lacking),
+            ledgers=tuple(LedgerTrouble(one) for one in lacking),
+            bookies=tuple(LivingBookie(one) for one in sorted(self.living())),
+        )
+
+    def plan(self) -> Plan:
+        remembered = getattr(self, "_remembered", 0)
+        found = plan(self.cluster, self.observed(), remembered, self.now)
+        self._remembered = found.shrink.replicas
+        return found
+
+    # -- what is done ------------------------------------------------------------------------------
+
+    def act(self, actions: list[Action]) -> None:
+        for action in actions:
+            self.writes += 1
+            match action:
+                case Apply():
+                    self._apply(action.manifest)
+                case Remove():
+                    assert action.kind is not STATEFUL_SET
+                    del self.objects[action.kind.kind, action.name]
+                case Scale():
+                    one = self.objects[action.kind.kind, action.name]
+                    one["spec"]["replicas"] = action.replicas
+                case ReplacePod():
+                    self._replace(action)
+                case BeginDrain():
+                    now_ms = int(self.now.timestamp() * 1000)
+                    reason = f"magnetar-operator: {action.text}"
+                    self.drains[action.bookie] = Drain(action.bookie, "copying", now_ms, reason)
+                case EndDrain():
+                    del self.drains[action.bookie]
+
+    def _apply(self, manifest: Object) -> None:
+        kind, name = kind_of(manifest).kind, manifest["metadata"]["name"]
+        if kind == "PersistentVolumeClaim":
+            self.claims[name]["spec"] = manifest["spec"]
+            owners = manifest["metadata"].get("ownerReferences", [])
+            self.claims[name]["metadata"]["ownerReferences"] = owners
+            return
+        before = self.objects.get((kind, name))
+        stored = copy.deepcopy(manifest)
+        self.uids += 1
+        stored["metadata"]["uid"] = before["metadata"]["uid"] if before else f"u{self.uids}"
+        generation = before["metadata"]["generation"] if before else 0
+        changed = before is None or before["spec"] != stored.get("spec")
+        stored["metadata"]["generation"] = generation + changed if "spec" in stored else 1
+        stored["status"] = (before or {}).get("status", {})
+        stored.setdefault("spec", {})
+        self.objects[kind, name] = stored
+
+    def _replace(self, action: ReplacePod) -> None:
+        pod = self.pods[action.name]
+        assert pod.uid == action.uid
+        if pod.component == BOOKIE and pod.ready:
+            others = [
+                one.name for one in self.pods.values() if one.component == BOOKIE and not one.ready
+            ]
+            assert not others, f"{pod.name} goes while {others} are away"
+            assert not self.lacking(), f"{pod.name} goes while ledgers lack copies"
+        del self.pods[action.name]
+
+    # -- what the controllers, and time, do --------------------------------------------------------
+
+    def turn(self) -> None:
+        """Every controller has its turn; half a minute goes by."""
+        self.now += datetime.timedelta(seconds=30)
+        for (kind, _), one in list(self.objects.items()):
+            if kind == "StatefulSet":
+                self._stateful_set(one)
+            elif kind == "Deployment":
+                self._deployment(one)
+        self._copy()
+
+    def _stateful_set(self, one: Object) -> None:
+        name, component = one["metadata"]["name"], one["metadata"]["labels"]["component"]
+        revision = digest(one["spec"]["template"])
+        one["status"] = {
+            "updateRevision": revision,
+            "observedGeneration": one["metadata"]["generation"],
+        }
+        wanted = [f"{name}-{index}" for index in range(one["spec"]["replicas"])]
+        for pod in [each for each in self.pods.values() if each.component == component]:
+            if pod.name not in wanted:
+                if component == BOOKIE:
+                    self._check_removal(pod)
+                del self.pods[pod.name]
+        for each in wanted:
+            pod_now = self.pods.get(each)
+            if pod_now is None:
+                self.claims.setdefault(f"data-{each}", self._claim(one, each, component))
+                self._start(each, component, revision)
+            elif not pod_now.ready:
+                self._ready(each)
+
+    def _claim(self, one: Object, pod: str, component: str) -> Object:
+        template = one["spec"]["volumeClaimTemplates"][0]
+        metadata = {"name": f"data-{pod}", "namespace": "ns", "labels": {"component": component}}
+        return {"metadata": metadata, "spec": copy.deepcopy(template["spec"])}
+
+    def _check_removal(self, pod: Pod) -> None:
+        self.removed.append(pod.name)
+        drain = self.drains.get(pod.name)
+        assert drain is not None, f"{pod.name} was removed and never emptied"
+        assert drain.state == "removable", f"{pod.name} was removed while {drain.state}"
+        for ledger, held in self.ledgers.items():
+            good = held - {pod.name} - self.liars
+            assert len(good) >= 2, f"ledger {ledger} had not enough copies beside {pod.name}"
+
+    def _deployment(self, one: Object) -> None:
+        name, component = one["metadata"]["name"], one["metadata"]["labels"]["component"]
+        for pod in [each for each in self.pods.values() if each.component == component]:
+            del self.pods[pod.name]
+        for index in range(one["spec"]["replicas"]):
+            self._start(f"{name}-x{index}", component, "")
+            self._ready(f"{name}-x{index}")
+
+    def _start(self, name: str, component: str, revision: str) -> None:
+        self.uids += 1
+        self.pods[name] = Pod(name, f"p{self.uids}", component, revision, False, None, False)
+
+    def _ready(self, name: str) -> None:
+        one = self.pods[name]
+        self.pods[name] = Pod(name, one.uid, one.component, one.revision, True, self.now, False)
+
+    def _copy(self) -> None:
+        """Autorecovery: copies to bookies that live; then drains are proven or refused."""
+        living = sorted(self.living())
+        draining = {each.bookie_id for each in self.drains.values()}
+        for held in self.ledgers.values():
+            targets = [one for one in living if one not in held and one not in draining]
+            while len(held & set(living) - draining) < 2 and targets and held & set(living):
+                held.add(targets.pop(0))
+        for bookie, drain in self.drains.items():
+            if drain.state == "copying":
+                self.drains[bookie] = self._proven(bookie, drain)
+
+    def _proven(self, bookie: str, drain: Drain) -> Drain:
+        wrong = tuple(
+            InTheWay(ledger, "too few proven copies")
+            for ledger, held in self.ledgers.items()
+            if len(held - {bookie} - self.liars & self.living()) < 2
+            or len((held - {bookie} - self.liars) & self.living()) < 2
+        )
+        now_ms = int(self.now.timestamp() * 1000)
+        if wrong:
+            told = {"state": "refused", "refused": "no proof", "in_the_way": wrong}
+        else:
+            told = {"state": "removable", "proven_ms": now_ms}
+        return Drain(bookie, requested_ms=drain.requested_ms, reason=drain.reason, **told)
+
+    def settle(self, turns: int = 60) -> Plan:
+        """Until there is nothing to do; fails where that does not come."""
+        for _ in range(turns):
+            found = self.plan()
+            self.act(found.actions)
+            before = self.writes
+            self.turn()
+            again = self.plan()
+            if not again.actions and before == self.writes and again.again_s is None:
+                return again
+        raise AssertionError(f"still at {[one.step.text for one in self.plan().actions]}")
+
+
+def etcd_ready(world: World) -> bool:
+    return any(one.component == ETCD and one.ready for one in world.pods.values())

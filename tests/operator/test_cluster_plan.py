@@ -1,0 +1,337 @@
+"""The planner of clusters: it converges, never takes two bookies, never one without a proof."""
+
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.operator.cluster_world import World, cluster_of
+
+from magnetar_operator.api_kinds import DEPLOYMENT, STATEFUL_SET
+from magnetar_operator.cluster.actions import Apply, BeginDrain, ReplacePod
+from magnetar_operator.cluster.compare import amount, differences
+from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
+
+
+def made(**spec: Any) -> World:
+    """A cluster that is complete, with six ledgers of two copies each."""
+    world = World(cluster_of(**spec))
+    world.settle()
+    names = sorted(world.living())
+    for ledger in range(6 if len(names) > 1 else 0):
+        world.ledgers[ledger] = {names[ledger % len(names)], names[(ledger + 1) % len(names)]}
+    return world
+
+
+def respec(world: World, **spec: Any) -> None:
+    world.cluster = cluster_of(**spec)
+
+
+def replicas(world: World) -> int:
+    return int(world.objects["StatefulSet", "c-bookie"]["spec"]["replicas"])
+
+
+def test_parts_are_made_in_their_order() -> None:
+    world = World(cluster_of())
+    made_in_order = []
+    for _ in range(6):
+        found = world.plan()
+        made_in_order.append(
+            [
+                one.manifest["metadata"]["name"]
+                for one in found.actions
+                if isinstance(one, Apply) and one.manifest["kind"] in ("StatefulSet", "Deployment")
+            ]
+        )
+        world.act(found.actions)
+        world.turn()
+    assert [names for names in made_in_order if names] == [["c-etcd"], ["c-bookie"], ["c-broker"]]
+
+
+def test_what_is_complete_is_left_alone() -> None:
+    world = made()
+    world.turn()
+    again = world.plan()
+    assert again.actions == []
+    assert again.again_s is None
+
+
+def test_external_etcd_is_not_made() -> None:
+    world = made(etcd={"external": {"endpoints": ["e1:2379", "https://e2:2379"]}})
+    assert ("StatefulSet", "c-etcd") not in world.objects
+    template = world.objects["StatefulSet", "c-bookie"]["spec"]["template"]
+    environment = {
+        each["name"]: each.get("value") for each in template["spec"]["containers"][0]["env"]
+    }
+    assert environment["MAGNETAR_METADATA_URL"] == "etcd:http://e1:2379,https://e2:2379"
+
+
+def test_bookies_go_one_by_one_each_with_a_proof() -> None:
+    world = made(bookie={"replicas": 5})
+    respec(world, bookie={"replicas": 3})
+    world.settle()
+    assert world.removed == ["c-bookie-4", "c-bookie-3"]
+    assert world.drains == {}, "their names may be used again"
+    assert replicas(world) == 3
+
+
+def test_a_bookie_stays_whose_ledgers_cannot_be_proven_and_they_are_named() -> None:
+    world = made(bookie={"replicas": 3, "quorums": {"ensemble": 2}})
+    world.liars = {"c-bookie-0"}
+    respec(world, bookie={"replicas": 2})
+    for _ in range(10):
+        found = world.plan()
+        world.act(found.actions)
+        world.turn()
+    found = world.plan()
+    assert world.removed == []
+    assert replicas(world) == 3
+    assert "ledger 0" in found.shrink.refused
+    world.liars = set()
+    world.settle()
+    assert world.removed == ["c-bookie-2"]
+
+
+def test_a_change_of_mind_ends_the_drain() -> None:
+    world = made(bookie={"replicas": 4})
+    respec(world, bookie={"replicas": 3})
+    world.act(world.plan().actions)
+    assert set(world.drains) == {"c-bookie-3"}
+    respec(world, bookie={"replicas": 4})
+    world.settle()
+    assert world.drains == {}
+    assert world.removed == []
+
+
+@pytest.mark.parametrize("by_hand", [1, 2, 6])
+def test_hands_on_the_stateful_set_take_nothing(by_hand: int) -> None:
+    world = made(bookie={"replicas": 3})
+    stored = world.objects["StatefulSet", "c-bookie"]
+    stored["spec"]["replicas"] = by_hand
+    found = world.plan()
+    back = next(one for one in found.actions if isinstance(one, Apply))
+    assert back.reason == "ScaledBack"
+    assert "by hand" in back.text
+    assert back.manifest["spec"]["replicas"] >= 3
+    world.settle()
+    assert replicas(world) == 3
+    assert world.removed == [f"c-bookie-{one}" for one in range(by_hand - 1, 2, -1)]
+
+
+def test_a_stateful_set_that_was_deleted_comes_back_as_large_as_it_was() -> None:
+    world = made(bookie={"replicas": 4})
+    respec(world, bookie={"replicas": 3})
+    del world.objects["StatefulSet", "c-bookie"]
+    found = world.plan()
+    sets = [
+        one.manifest
+        for one in found.actions
+        if isinstance(one, Apply) and one.manifest["metadata"]["name"] == "c-bookie"
+    ]
+    one = next(each for each in sets if each["kind"] == "StatefulSet")
+    assert one["spec"]["replicas"] == 4
+    assert one["metadata"]["annotations"][REPLICAS_SET] == "4"
+
+
+def test_an_upgrade_goes_bookie_by_bookie_then_brokers() -> None:
+    world = made()
+    respec(world, bookie={"config": {"journal_file_mb": 32}}, broker={"config": {"x_y": "1"}})
+    restarted = []
+    brokers_at = -1
+    for step in range(40):
+        found = world.plan()
+        replaced = [one.name for one in found.actions if isinstance(one, ReplacePod)]
+        assert len(replaced) <= 1
+        restarted += replaced
+        if brokers_at < 0 and any(
+            isinstance(one, Apply) and one.manifest["kind"] == DEPLOYMENT.kind
+            for one in found.actions
+        ):
+            brokers_at = step
+            assert len(restarted) == 3, "brokers after the bookies"
+        world.act(found.actions)
+        world.turn()
+    assert restarted == ["c-bookie-2", "c-bookie-1", "c-bookie-0"]
+    assert brokers_at > 0
+    assert not world.plan().actions
+
+
+def test_an_upgrade_waits_while_ledgers_lack_copies() -> None:
+    world = made()
+    world.ledgers[99] = {"c-bookie-0"}
+    respec(world, image="other:2")
+    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    stored = world.objects["StatefulSet", "c-bookie"]
+    world._stateful_set(stored)
+    world._stateful_set(world.objects["StatefulSet", "c-etcd"])
+    found = world.plan()
+    rolls = found.rolls["bookie"]
+    assert len(rolls.stale) == 3
+    assert rolls.replace is None
+    assert "ledgers 99" in rolls.waits
+
+
+def test_manual_upgrades_restart_nothing() -> None:
+    world = made(upgrade={"strategy": "Manual"})
+    respec(world, upgrade={"strategy": "Manual"}, bookie={"config": {"journal_file_mb": 32}})
+    for _ in range(5):
+        found = world.plan()
+        assert not any(isinstance(one, ReplacePod) for one in found.actions)
+        world.act(found.actions)
+        world.turn()
+    assert "until somebody deletes" in world.plan().rolls["bookie"].waits
+
+
+def test_volumes_grow_and_never_shrink() -> None:
+    world = made(bookie={"storage": {"size": "10Gi"}})
+    respec(world, bookie={"storage": {"size": "20Gi"}})
+    world.settle()
+    sizes = {one["spec"]["resources"]["requests"]["storage"] for one in world.claims.values()}
+    assert sizes == {"20Gi", "10Gi"}, "etcd's stay"
+    respec(world, bookie={"storage": {"size": "5Gi"}})
+    found = world.plan()
+    assert not found.actions
+    assert any("cannot shrink" in one for one in found.volumes)
+
+
+def test_volumes_go_with_the_cluster_only_where_that_is_asked_for() -> None:
+    world = made()
+    assert not any("ownerReferences" in one["metadata"] for one in world.claims.values())
+    respec(world, storageRetention="Delete")
+    world.settle()
+    owners = {one["metadata"]["ownerReferences"][0]["uid"] for one in world.claims.values()}
+    assert owners == {"uid-c"}
+    respec(world)
+    world.settle()
+    assert not any(one["metadata"]["ownerReferences"] for one in world.claims.values())
+    policy = world.objects["StatefulSet", "c-bookie"]["spec"][
+        "persistentVolumeClaimRetentionPolicy"
+    ]
+    assert set(policy.values()) == {"Retain"}
+
+
+def test_parts_that_are_not_asked_for_go_and_nothing_else() -> None:
+    world = made(autorecovery={"mode": "Separate"}, broker={"autoscaling": {"enabled": True}})
+    assert ("Deployment", "c-recovery") in world.objects
+    world.objects["ConfigMap", "c-notes"] = {
+        "metadata": {"name": "c-notes", "labels": {"component": "x"}}, "spec": {}
+    }  # fmt: skip
+    respec(world)
+    world.settle()
+    kinds = {key for key in world.objects if key[1] == "c-recovery" or key[0].startswith("Horiz")}
+    assert kinds == set()
+    assert ("ConfigMap", "c-notes") in world.objects
+
+
+def test_drift_is_told_from_changes() -> None:
+    world = made()
+    world.objects["Service", "c-broker"]["spec"]["ports"][0]["port"] = 1
+    (repair,) = world.plan().actions
+    assert isinstance(repair, Apply)
+    assert (repair.verb, repair.reason) == ("repair", "DriftRepaired")
+    assert "spec.ports[0].port: 1 → 8080" in repair.text
+    world.settle()
+    respec(world, broker={"service": {"type": "NodePort"}})
+    (change,) = world.plan().actions
+    assert isinstance(change, Apply)
+    assert (change.verb, change.reason) == ("update", "Updated")
+
+
+def test_disks_that_fill_up_call_for_a_bookie_with_consent() -> None:
+    consent = {"bookie": {"scaleUp": {"enabled": True, "diskPercent": 50, "pause": "10m"}}}
+    world = made(**consent)
+    whole = world.health
+
+    def full() -> Any:
+        import msgspec
+
+        health = whole()
+        bookies = tuple(
+            msgspec.structs.replace(one, disk_bytes_total=100, disk_bytes_free=30)
+            for one in health.bookies
+        )
+        return msgspec.structs.replace(health, bookies=bookies)
+
+    world.health = full  # type: ignore[method-assign]
+    for _ in range(4):
+        world.act(world.plan().actions)
+        world.turn()
+    assert replicas(world) == 4, "one, and a pause"
+    assert world.plan().recommendations[0][0] == "AddBookie"
+    respec(world)
+    assert world.plan().actions[-1] == next(
+        one for one in world.plan().actions if isinstance(one, BeginDrain)
+    )
+
+
+SPECS = st.fixed_dictionaries(
+    {},
+    optional={
+        "image": st.sampled_from(["image:1", "image:2"]),
+        "bookie": st.fixed_dictionaries(
+            {"replicas": st.integers(2, 5)},
+            optional={"config": st.sampled_from([{}, {"journal_file_mb": 32}])},
+        ),
+        "broker": st.fixed_dictionaries({"replicas": st.integers(0, 3)}),
+        "autorecovery": st.sampled_from([{}, {"mode": "Separate"}]),
+    },
+)
+FAULTS = st.sampled_from(["none", "hand-up", "hand-down", "kill", "delete-set", "interrupt"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(SPECS, FAULTS, st.integers(0, 6)), min_size=1, max_size=6))
+def test_whatever_happens_it_converges_and_no_bookie_goes_unproven(
+    history: list[tuple[dict[str, Any], str, int]],
+) -> None:
+    world = made(bookie={"replicas": 3})
+    for spec, fault, turns in history:
+        # No broker: nobody can be asked whether a bookie may go, and none does.
+        respec(world, **spec)
+        stored = world.objects.get(("StatefulSet", "c-bookie"))
+        if fault == "hand-up" and stored:
+            stored["spec"]["replicas"] += 1
+        elif fault == "hand-down" and stored:
+            stored["spec"]["replicas"] = max(1, stored["spec"]["replicas"] - 1)
+        elif fault == "kill" and world.living():
+            del world.pods[min(world.living())]
+        elif fault == "delete-set":
+            world.objects.pop(("StatefulSet", "c-bookie"), None)
+        for _ in range(turns):
+            found = world.plan()
+            # An operator that dies does only some of it.
+            world.act(found.actions[: 1 if fault == "interrupt" else None])
+            world.turn()
+    last = {**history[-1][0], "broker": {"replicas": 2}}
+    respec(world, **last)
+    world.settle(turns=200)
+    assert replicas(world) == world.cluster.spec.bookie.replicas
+    writes = world.writes
+    assert world.plan().actions == []
+    assert world.writes == writes
+    assert all(len(held) >= 2 for held in world.ledgers.values())
+
+
+def test_amounts_are_compared_as_amounts() -> None:
+    assert amount("1Gi") == amount("1024Mi")
+    assert amount("500m") == amount("0.5")
+    assert amount("x") is None
+    assert differences({"a": "0.5", "b": [{"c": 1}]}, {"a": "500m", "b": [{"c": 1, "d": 2}]}) == []
+    assert differences({"a": {"b": 1}}, {"a": {}}) == ["a.b: nothing → 1"]
+    assert differences({"a": [1]}, {"a": [1, 2]}) == ["a: [1, 2] → [1]"]
+    assert differences({"a": False, "b": "", "c": []}, {}) == []
+
+
+def test_a_proof_grows_old() -> None:
+    world = made(bookie={"replicas": 4})
+    respec(world, bookie={"replicas": 3})
+    world.act(world.plan().actions)
+    world.turn()
+    assert world.drains["c-bookie-3"].state == "removable"
+    world.now += datetime.timedelta(hours=1)
+    (again,) = (one for one in world.plan().actions if isinstance(one, BeginDrain))
+    assert "grown old" in again.text
+    assert STATEFUL_SET.kind not in [
+        one.manifest["kind"] for one in world.plan().actions if isinstance(one, Apply)
+    ]
