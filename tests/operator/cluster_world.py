@@ -10,6 +10,8 @@ import datetime
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from magnetar_operator.api_kinds import STATEFUL_SET, Object, kind_of
 from magnetar_operator.cluster.actions import (
     Action,
@@ -20,7 +22,7 @@ from magnetar_operator.cluster.actions import (
     ReplacePod,
     Scale,
 )
-from magnetar_operator.cluster.manifests.naming import BOOKIE, BROKER, ETCD, Cluster, digest
+from magnetar_operator.cluster.manifests.naming import BOOKIE, BROKER, Cluster, digest
 from magnetar_operator.cluster.observed import (
     Drain,
     InTheWay,
@@ -236,10 +238,10 @@ class World:
         )
         now_ms = int(self.now.timestamp() * 1000)
         if wrong:
-            told = {"state": "refused", "refused": "no proof", "in_the_way": wrong}
-        else:
-            told = {"state": "removable", "proven_ms": now_ms}
-        return Drain(bookie, requested_ms=drain.requested_ms, reason=drain.reason, **told)
+            return msgspec.structs.replace(
+                drain, state="refused", refused="no proof", in_the_way=wrong
+            )
+        return msgspec.structs.replace(drain, state="removable", proven_ms=now_ms)
 
     def settle(self, turns: int = 60) -> Plan:
         """Until there is nothing to do; fails where that does not come."""
@@ -252,7 +254,3 @@ class World:
             if not again.actions and before == self.writes and again.again_s is None:
                 return again
         raise AssertionError(f"still at {[one.step.text for one in self.plan().actions]}")
-
-
-def etcd_ready(world: World) -> bool:
-    return any(one.component == ETCD and one.ready for one in world.pods.values())

@@ -3,6 +3,7 @@
 import datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -244,8 +245,6 @@ def test_disks_that_fill_up_call_for_a_bookie_with_consent() -> None:
     whole = world.health
 
     def full() -> Any:
-        import msgspec
-
         health = whole()
         bookies = tuple(
             msgspec.structs.replace(one, disk_bytes_total=100, disk_bytes_free=30)

@@ -1,0 +1,192 @@
+"""A MagnetarCluster on a real API server whose pods nobody runs, beside real bookies and a broker.
+
+The API server's own controllers make pods, revisions and endpoints; `Kubelet` says of every pod
+that it is ready. What pods would run runs in the test's process: bookies under the pods' names, a
+broker whose admin REST the operator asks (`spec.adminUrl`), and an etcd. The operator is its
+handler, called as its process calls it; `settle` calls it until it has nothing more to do.
+"""
+
+import asyncio
+import datetime
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.etcd import free_ports, start_etcd
+
+from magnetar.cluster import bookie_process, broker_process
+from magnetar.cluster.bookie_settings import BookieProcessSettings
+from magnetar.cluster.settings import BrokerProcessSettings
+from magnetar_operator.api_kinds import CLUSTER, EVENT, POD, STATEFUL_SET, Object
+from magnetar_operator.cluster.handlers import ClusterHandler
+from magnetar_operator.events import Events
+from magnetar_operator.kube import KubeClient
+from magnetar_operator.settings import Settings
+
+NAME: Final = "m"
+SETTINGS: Final = Settings(image="magnetar:test", etcd_image="etcd:test")
+POLL_S: Final = 0.1
+WAIT_S: Final = 30.0
+
+
+@dataclass
+class Rig:
+    """One cluster in one namespace."""
+
+    kube: KubeClient
+    namespace: str
+    handler: ClusterHandler
+    unready: set[str] = field(default_factory=set)
+    """Pods that do not get ready."""
+
+    async def apply(self, **spec: Any) -> Object:
+        """The resource, as kubectl would apply it."""
+        manifest = {
+            "apiVersion": CLUSTER.api_version,
+            "kind": CLUSTER.kind,
+            "metadata": {"name": NAME, "namespace": self.namespace},
+            "spec": {"etcd": {"replicas": 1}, "upgrade": {"pauseBetween": "0s"}, **spec},
+        }
+        return (await self.kube.apply(manifest)).object
+
+    async def annotate(self, **annotations: str | None) -> None:
+        values = {f"magnetar.io/{key}": value for key, value in annotations.items()}
+        body = {"metadata": {"annotations": values}}
+        await self.kube.merge(CLUSTER, self.namespace, NAME, body)
+
+    async def owner(self) -> Object:
+        return await self.kube.get(CLUSTER, NAME, self.namespace)
+
+    async def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.owner()).get("status", {})
+        return found
+
+    async def condition(self, name: str) -> dict[str, Any]:
+        conditions = (await self.status()).get("conditions", [])
+        return next((one for one in conditions if one["type"] == name), {})
+
+    async def look(self) -> float | None:
+        """One look of the operator, then the kubelet has its turn."""
+        after_s = await self.handler.reconcile(await self.owner())
+        await self.kubelet()
+        return after_s
+
+    async def kubelet(self) -> None:
+        """Every pod that may be is ready."""
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for pod in await self.kube.list(POD, self.namespace, labels={"cluster": NAME}):
+            name = pod["metadata"]["name"]
+            ready = name not in self.unready
+            conditions = pod.get("status", {}).get("conditions") or []
+            state = next((one["status"] for one in conditions if one["type"] == "Ready"), "False")
+            if (state == "True") == ready or "deletionTimestamp" in pod["metadata"]:
+                continue
+            condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": now}
+            body = {"status": {"phase": "Running", "conditions": [condition]}}
+            path = POD.path(self.namespace, name, "status")
+            kind = "application/strategic-merge-patch+json"
+            await self.kube.request("PATCH", path, None, body, kind)
+
+    async def until(self, what: str, holds: Callable[[], Any], wait_s: float = WAIT_S) -> None:
+        """Looks of the operator until it holds (`holds` gives an awaitable)."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while not await holds():
+                    await self.look()
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise AssertionError(f"not within {wait_s} s: {what}; {await self.status()}") from None
+
+    async def until_condition(self, name: str, status: str, wait_s: float = WAIT_S) -> Any:
+        async def holds() -> bool:
+            return (await self.condition(name)).get("status") == status
+
+        await self.until(f"{name} is {status}", holds, wait_s)
+        return await self.condition(name)
+
+    async def bookies(self) -> int:
+        """That the StatefulSet wants."""
+        one = await self.kube.get(STATEFUL_SET, f"{NAME}-bookie", self.namespace)
+        return int(one["spec"]["replicas"])
+
+    async def notes(self, reason: str) -> list[str]:
+        """Of Events."""
+        found = await self.kube.list(EVENT, self.namespace)
+        return [one["note"] for one in found if one.get("reason") == reason]
+
+
+@asynccontextmanager
+async def rig(namespace: str) -> AsyncIterator[Rig]:
+    kube = KubeClient.connect()
+    handler = ClusterHandler(SETTINGS, kube, Events(kube))
+    try:
+        yield Rig(kube, namespace, handler)
+    finally:
+        await handler.close()
+        await kube.close()
+
+
+class Processes:
+    """Real bookies named as the pods are, and a broker, in this process."""
+
+    def __init__(self, path: Path, metadata_url: str) -> None:
+        self._path = path
+        self._common: dict[str, Any] = {"metadata_url": metadata_url, "cluster_name": "m"}
+        self._bookies: dict[int, bookie_process.BookieProcess] = {}
+        self._broker: broker_process.BrokerProcess | None = None
+
+    @property
+    def admin_url(self) -> str:
+        assert self._broker is not None
+        return self._broker.http_url
+
+    @property
+    def service_url(self) -> str:
+        assert self._broker is not None
+        return self._broker.service_url
+
+    def directory(self, index: int) -> Path:
+        return self._path / f"bookie-{index}"
+
+    async def start_bookie(self, index: int) -> None:
+        port, http_port = free_ports(2)
+        settings = BookieProcessSettings(
+            data_dir=self.directory(index),
+            bookie_id=f"{NAME}-bookie-{index}",
+            port=port,
+            http_port=http_port,
+            lost_bookie_delay_s=1,
+            open_ledger_grace_ms=500,
+            write_cache_mb=4,
+            **self._common,
+        )
+        self._bookies[index] = await bookie_process.start(settings)
+
+    async def stop_bookie(self, index: int) -> None:
+        await self._bookies.pop(index).stop()
+
+    async def start_broker(self) -> None:
+        port, http_port = free_ports(2)
+        settings = BrokerProcessSettings(port=port, http_port=http_port, **self._common)
+        self._broker = await broker_process.start(settings)
+
+    async def stop(self) -> None:
+        if self._broker is not None:
+            await self._broker.stop()
+        for index in list(self._bookies):
+            await self.stop_bookie(index)
+
+
+@asynccontextmanager
+async def processes(path: Path, bookies: int) -> AsyncIterator[Processes]:
+    async with AsyncExitStack() as opened:
+        etcd = await asyncio.to_thread(start_etcd, path / "etcd")
+        opened.callback(etcd.stop)
+        found = Processes(path, etcd.url)
+        opened.push_async_callback(found.stop)
+        for index in range(bookies):
+            await found.start_bookie(index)
+        await found.start_broker()
+        yield found

@@ -1,0 +1,289 @@
+"""MagnetarClusters on a real API server, beside real bookies and a real broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from tests.operator.cluster_rig import NAME, Processes, Rig, processes, rig
+
+from magnetar_operator.api_kinds import (
+    CLUSTER,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    PDB,
+    POD,
+    SERVICE,
+    STATEFUL_SET,
+)
+from magnetar_operator.cluster.handlers import cluster_of
+from magnetar_operator.cluster.observed import Observed
+from magnetar_operator.cluster.plan import plan
+from magnetar_operator.kube import Invalid
+from magnetar_operator.settings import Settings
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(180)]
+
+TOPICS = 4
+MESSAGES = 20
+
+
+@pytest.fixture
+async def on(kube_namespace: str, crds: list[str]) -> AsyncIterator[Rig]:
+    async with rig(kube_namespace) as found:
+        yield found
+
+
+def publish(service_url: str, tmp_path: Path) -> None:
+    """Ledgers with something in them."""
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "client.log"))
+    client = pulsar.Client(service_url, logger=logger)
+    for number in range(TOPICS):
+        topic = f"persistent://public/default/kept-{number}"
+        client.subscribe(topic, "all").close()
+        producer = client.create_producer(topic)
+        for index in range(MESSAGES):
+            producer.send(b"%d" % index)
+        producer.close()
+    client.close()
+
+
+def read_all(service_url: str, tmp_path: Path) -> None:
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(tmp_path / "reader.log"))
+    client = pulsar.Client(service_url, logger=logger)
+    for number in range(TOPICS):
+        consumer = client.subscribe(f"persistent://public/default/kept-{number}", "all")
+        found = [consumer.receive(20_000).data() for _ in range(MESSAGES)]
+        assert found == [b"%d" % index for index in range(MESSAGES)]
+    client.close()
+
+
+async def complete(on: Rig, found: Processes, **spec: Any) -> None:
+    """A cluster that is ready."""
+    await on.apply(adminUrl=found.admin_url, **spec)
+    await on.until_condition("Ready", "True", 60)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"etcd": {"replicas": 1}, "bookie": {"antiAffinity": "Required"}},
+        {
+            "etcd": {"external": {"endpoints": ["e:2379"]}},
+            "autorecovery": {"mode": "Separate", "config": {"recovery_ledgers_at_once": 4}},
+            "broker": {
+                "autoscaling": {"enabled": True},
+                "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+                "config": {"managedLedgerDefaultAckQuorum": 2},
+                "extraEnv": [{"name": "X", "value": "1"}],
+                "resources": {"requests": {"cpu": "0.5", "memory": "512Mi"}},
+            },
+            "networkPolicy": {"clients": [{"namespaceSelector": {}}]},
+            "imagePullSecrets": [{"name": "pull"}],
+            "bookie": {
+                "tolerations": [{"key": "disk", "operator": "Exists"}],
+                "topologySpreadConstraints": [
+                    {
+                        "maxSkew": 1,
+                        "topologyKey": "topology.kubernetes.io/zone",
+                        "whenUnsatisfiable": "ScheduleAnyway",
+                    }
+                ],
+            },
+        },
+    ],
+)
+async def test_the_api_server_takes_every_object(on: Rig, spec: dict[str, Any]) -> None:
+    """And keeps every field that is asked for."""
+    owner = {
+        "apiVersion": CLUSTER.api_version,
+        "kind": CLUSTER.kind,
+        "metadata": {"name": NAME, "namespace": on.namespace, "uid": "u"},
+        "spec": spec,
+    }
+    cluster = cluster_of(owner, Settings(image="magnetar:test"))
+    planned = plan_all(cluster)
+    assert len(planned) > 15
+    for manifest in planned:
+        applied = await on.kube.apply(manifest, dry_run=True)
+        assert applied.object["kind"] == manifest["kind"]
+    pods = [one["spec"]["template"]["spec"] for one in planned if "template" in one.get("spec", {})]
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        (container,) = pod["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert {"livenessProbe", "readinessProbe", "startupProbe"} <= set(container)
+
+
+def plan_all(cluster: Any) -> list[dict[str, Any]]:
+    """Every object of a cluster: as if all before it were ready."""
+    import datetime
+
+    from magnetar_operator.cluster.actions import Apply
+    from magnetar_operator.cluster.observed import Pod
+
+    pods = [
+        Pod(f"{NAME}-{part}-{index}", f"{part}{index}", part, "", True, None, False)
+        for part in ("etcd", "bookie")
+        for index in range(3)
+    ]
+    found = plan(cluster, Observed(pods=pods), 0, datetime.datetime.now(datetime.UTC))
+    return [one.manifest for one in found.actions if isinstance(one, Apply)]
+
+
+async def test_from_nothing_to_ready_and_then_no_write(on: Rig, tmp_path: Path) -> None:
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        status = await on.status()
+        assert status["phase"] == "Running"
+        assert status["bookies"] == {"ready": 3, "desired": 3, "updated": 3, "summary": "3/3"}
+        await on.look()
+        on.kube.requests.clear()
+        assert await on.handler.reconcile(await on.owner()) is None
+        writes = {key for key in on.kube.requests if key[0] not in ("get", "list")}
+        assert writes == set(), "a second pass writes nothing"
+        budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
+        assert budget["spec"]["maxUnavailable"] == 1
+        # A bookie is away: no other may be evicted until its ledgers are whole.
+        await found.stop_bookie(2)
+        await on.until_condition("LedgersHealthy", "False")
+        await on.look()
+        budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
+        assert budget["spec"]["maxUnavailable"] == 0
+
+
+async def test_what_others_change_is_put_back_and_told(on: Rig, tmp_path: Path) -> None:
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        sets = (STATEFUL_SET, on.namespace, f"{NAME}-bookie")
+        on.unready = {f"{NAME}-bookie-{index}" for index in range(3, 6)}
+        await on.kube.scale(*sets, 1)
+        await on.look()
+        assert await on.bookies() == 3
+        assert any("by hand" in one for one in await on.notes("ScaledBack"))
+        ports = [{"port": 1234, "name": "x", "targetPort": 1}]
+        await on.kube.merge(SERVICE, on.namespace, f"{NAME}-broker", {"spec": {"ports": ports}})
+        await on.kube.delete(CONFIG_MAP, f"{NAME}-broker", on.namespace)
+        await on.look()
+        service = await on.kube.get(SERVICE, f"{NAME}-broker", on.namespace)
+        assert {8080, 6650} <= {one["port"] for one in service["spec"]["ports"]}
+        assert await on.kube.find(CONFIG_MAP, f"{NAME}-broker", on.namespace)
+        assert any("spec.ports" in one for one in await on.notes("DriftRepaired"))
+
+
+async def test_bookies_go_after_their_proof_over_a_restart_of_the_operator(
+    on: Rig, tmp_path: Path
+) -> None:
+    async with processes(tmp_path, 4) as found:
+        await complete(on, found, bookie={"replicas": 4})
+        await asyncio.to_thread(publish, found.service_url, tmp_path)
+        await on.apply(adminUrl=found.admin_url, bookie={"replicas": 3})
+        steps = set()
+
+        async def gone() -> bool:
+            steps.add((await on.status()).get("drain", {}).get("step", ""))
+            return await on.bookies() == 3
+
+        await on.look()
+        assert await on.bookies() == 4
+        # Another operator goes on where the first one was.
+        async with rig(on.namespace) as other:
+            await other.until("three bookies", gone, 60)
+            assert steps & {"Copying", "Proving", "Removing", "ReadOnly"}
+            await found.stop_bookie(3)
+            assert any("is emptied" in one for one in await other.notes("DrainBegins"))
+            await other.until_condition("ScalingDown", "False")
+            await other.until_condition("Ready", "True")
+
+            async def ended() -> bool:
+                return bool(await other.notes("DrainEnds"))
+
+            await other.until("the name to be free again", ended)
+        await asyncio.to_thread(read_all, found.service_url, tmp_path)
+
+
+async def test_a_scale_down_is_refused_where_a_bookie_lies(on: Rig, tmp_path: Path) -> None:
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        await asyncio.to_thread(publish, found.service_url, tmp_path)
+        await found.stop_bookie(0)
+        damaged = 0
+        for path in found.directory(0).rglob("*.log"):
+            content = bytearray(path.read_bytes())
+            if path.parent.name == "journal" or len(content) < 2048:
+                continue
+            for at in range(1024, len(content), 97):
+                content[at] ^= 0x40
+            path.write_bytes(bytes(content))
+            damaged += 1
+        assert damaged
+        await found.start_bookie(0)
+        await on.apply(adminUrl=found.admin_url, bookie={"replicas": 2})
+        refused = await on.until_condition("ScaleDownRefused", "True", 60)
+        assert "ledger" in refused["message"]
+        assert await on.bookies() == 3
+        assert (await on.status())["drain"]["step"] == "Refused"
+        assert (await on.status())["drain"]["ledgers"]
+
+
+async def test_too_few_bookies_for_the_quorums_are_refused_at_once(on: Rig) -> None:
+    with pytest.raises(Invalid, match="quorums"):
+        await on.apply(bookie={"replicas": 1})
+
+
+async def test_an_upgrade_restarts_bookies_one_by_one_and_brokers_after(
+    on: Rig, tmp_path: Path
+) -> None:
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        before = {one["metadata"]["uid"] for one in await on.kube.list(POD, on.namespace)}
+        await on.apply(adminUrl=found.admin_url, image="magnetar:next")
+        seen: list[str] = []
+
+        async def done() -> bool:
+            pods = await on.kube.list(POD, on.namespace, labels={"cluster": NAME})
+            images = {
+                one["metadata"]["name"]: one["spec"]["containers"][0]["image"] for one in pods
+            }
+            for name, image in images.items():
+                if "bookie" in name and image == "magnetar:next" and name not in seen:
+                    seen.append(name)
+            brokers = await on.kube.get(DEPLOYMENT, f"{NAME}-broker", on.namespace)
+            image = brokers["spec"]["template"]["spec"]["containers"][0]["image"]
+            if image == "magnetar:next":
+                assert len(seen) == 3, "brokers only after the bookies"
+            return image == "magnetar:next"
+
+        await on.until("the brokers' upgrade", done, 60)
+        assert seen == [f"{NAME}-bookie-{index}" for index in (2, 1, 0)]
+        assert len(await on.notes("Restarted")) == 3
+        after = {one["metadata"]["uid"] for one in await on.kube.list(POD, on.namespace)}
+        assert before & after, "etcd was left alone"
+
+
+async def test_plan_and_pause_change_nothing(on: Rig, tmp_path: Path) -> None:
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        await on.annotate(plan="true")
+        await on.apply(adminUrl=found.admin_url, broker={"replicas": 5})
+        await on.look()
+        steps = (await on.status())["plan"]
+        assert any("spec.replicas: 2 → 5" in one["text"] for one in steps)
+        brokers = await on.kube.get(DEPLOYMENT, f"{NAME}-broker", on.namespace)
+        assert brokers["spec"]["replicas"] == 2
+        await on.annotate(plan=None, paused="true")
+        await on.look()
+        assert (await on.condition("Paused"))["status"] == "True"
+        brokers = await on.kube.get(DEPLOYMENT, f"{NAME}-broker", on.namespace)
+        assert brokers["spec"]["replicas"] == 2
+        await on.annotate(paused=None)
+        await on.look()
+        brokers = await on.kube.get(DEPLOYMENT, f"{NAME}-broker", on.namespace)
+        assert brokers["spec"]["replicas"] == 5
+        assert "plan" not in await on.status()
