@@ -1,0 +1,18 @@
+"""Topics as Spark tables and streams, read from bookies: `register(spark)`, then `format("pulsar")`.
+
+See docs/spark.md for options and columns.
+"""
+
+from pyspark.sql import SparkSession
+
+from magnetar_spark.source import PulsarDataSource
+
+__all__ = ["PulsarDataSource", "register"]
+
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format `pulsar` known to this session, and lets filters prune what it reads."""
+    spark.conf.set(PUSH_DOWN, "true")
+    spark.dataSource.register(PulsarDataSource)

@@ -1,0 +1,1 @@
+"""From stored entries to Arrow: metadata, decompression, batches, chunks, schemas."""

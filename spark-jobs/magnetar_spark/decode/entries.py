@@ -1,0 +1,86 @@
+"""Entries to rows: metadata, decompression, batches, chunks.
+
+Markers are left out. What is encrypted stays as it is, in one piece and one row. A chunked message
+is one row, at its last chunk. The uncompressed size of one message is bounded by UNCOMPRESSED_MAX.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from magnetar.bookie.api import StoredEntry
+from magnetar.core.errors import PersistenceError
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire.compression import decompress
+from magnetar.wire.entry import split_entry
+from magnetar.wire.framing import MalformedEntry
+from magnetar_spark.decode.batches import add_batch
+from magnetar_spark.decode.chunks import Chunks
+from magnetar_spark.decode.rows import NO_BATCH, Rows
+
+UNCOMPRESSED_BYTES_MAX = 512 << 20
+"""Of one entry or chunked message: a chunked one may be larger than any single entry."""
+
+_metadata_from = MessageMetadata.FromString
+
+
+class EntryDecoder:
+    """Appends entries of one range, in their order, to `rows`."""
+
+    def __init__(self, ledger_id: int, rows: Rows, chunks: Chunks) -> None:
+        self._ledger_id = ledger_id
+        self._rows = rows
+        self._chunks = chunks
+
+    def add(self, entry_id: int, entry: bytes) -> None:
+        """Raises PersistenceError naming the entry where it is none."""
+        try:
+            self._add(entry_id, entry)
+        except MalformedEntry as error:
+            raise PersistenceError(
+                f"entry {self._ledger_id}:{entry_id} cannot be decoded: {error}"
+            ) from error
+
+    def _add(self, entry_id: int, entry: bytes) -> None:
+        parts = split_entry(entry)
+        payload_at = parts.payload_start
+        metadata = _metadata_from(entry[parts.metadata_start : payload_at])
+        has = metadata.HasField
+        if has("marker_type"):
+            return
+        payload, first_chunk = entry[payload_at:], None
+        if metadata.num_chunks_from_msg > 1:
+            joined = self._chunks.add(self._ledger_id, entry_id, metadata, payload)
+            if joined is None:
+                return
+            payload, first_chunk = joined
+        rows = self._rows
+        encrypted = bool(metadata.encryption_keys)
+        if not encrypted and metadata.compression:
+            payload = decompress(
+                metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX
+            )
+        if encrypted or not has("num_messages_in_batch"):
+            rows.begin(
+                self._ledger_id,
+                entry_id,
+                metadata,
+                0,
+                encrypted=encrypted,
+                first_chunk=first_chunk,
+            )
+            rows.add_message(metadata, None if metadata.null_value else payload, NO_BATCH)
+        else:
+            count = metadata.num_messages_in_batch
+            rows.begin(self._ledger_id, entry_id, metadata, count)
+            add_batch(rows, payload, count)
+        rows.end(len(payload))
+
+
+def decoded(
+    decoder: EntryDecoder, groups: Iterable[list[StoredEntry]], rows: Rows
+) -> Iterator[None]:
+    """Feeds the entries; stops whenever the rows are enough for a batch."""
+    for group in groups:
+        for entry_id, data in group:
+            decoder.add(entry_id, data)
+            if rows.ready:
+                yield

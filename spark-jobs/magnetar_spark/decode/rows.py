@@ -1,0 +1,216 @@
+"""Rows that are being gathered for one Arrow batch.
+
+What is the same for all messages of an entry is kept once per entry and repeated at the end; what
+differs has a builder of its own, which is None where the column is not wanted. `ready` says when
+there is enough for a batch: ROWS_MAX rows, or BYTES_ENOUGH bytes of values.
+"""
+
+import base64
+import binascii
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from magnetar.wire._pb.PulsarApi_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
+from magnetar.wire.message_id import signed64
+from magnetar_spark.decode.builders import (
+    NULL_NUMBER,
+    BytesColumn,
+    NumberColumn,
+    PropertiesColumn,
+    numbers_array,
+)
+from magnetar_spark.decode.message_ids import message_ids
+from magnetar_spark.table import (
+    BATCH_INDEX,
+    ENCRYPTED,
+    ENTRY_ID,
+    EVENT_TIME,
+    KEY,
+    LEDGER_ID,
+    MESSAGE_ID,
+    ORDERING_KEY,
+    PARTITION,
+    PRODUCER,
+    PROPERTIES,
+    PUBLISH_TIME,
+    SEQUENCE_ID,
+    TOPIC,
+    VALUE,
+)
+
+ROWS_MAX: Final = 64 << 10
+BYTES_ENOUGH: Final = 4 << 20
+US_PER_MS: Final = 1000
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+MAP: Final = pa.map_(pa.utf8(), pa.utf8())
+NO_BATCH: Final = -1
+
+
+def key_bytes(key: str | bytes, *, base64_encoded: bool) -> bytes:
+    """A partition key as the application gave it."""
+    # The runtime hands out bytes for text that is not UTF-8.
+    data = key.encode() if isinstance(key, str) else bytes(key)
+    if base64_encoded:
+        try:
+            return base64.b64decode(data, validate=True)
+        except binascii.Error:
+            return data
+    return data
+
+
+class Rows:
+    """See the module's text. `begin` an entry, append its messages, then `end` it."""
+
+    def __init__(self, topic: str, partition: int, wanted: Collection[str]) -> None:
+        self._topic, self._partition = topic, partition
+        self._wanted = frozenset(wanted)
+        self.value = BytesColumn()
+        self.batch_index = NumberColumn()
+        self.key = BytesColumn() if KEY in wanted else None
+        self.ordering_key = BytesColumn() if ORDERING_KEY in wanted else None
+        self.event_time = NumberColumn() if EVENT_TIME in wanted else None
+        self.sequence = NumberColumn() if SEQUENCE_ID in wanted else None
+        self.properties = PropertiesColumn() if PROPERTIES in wanted else None
+        self.in_entry = 0
+        """Rows of the entry that was begun last."""
+        self._counts: list[int] = []
+        self._ledgers: list[int] = []
+        self._entries: list[int] = []
+        self._batch_sizes: list[int] = []
+        self._publish_times: list[int] = []
+        self._producers: list[str] = []
+        self._encrypted: list[bool] = []
+        self._first_chunks: list[MessageIdData | None] = []
+        self.count = 0
+        self.bytes = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is enough for a batch."""
+        return self.bytes >= BYTES_ENOUGH or self.count >= ROWS_MAX
+
+    def begin(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        metadata: MessageMetadata,
+        batch_size: int,
+        *,
+        encrypted: bool = False,
+        first_chunk: MessageIdData | None = None,
+    ) -> None:
+        """An entry whose messages follow. `batch_size` is 0 where it is no batch."""
+        self._ledgers.append(ledger_id)
+        self._entries.append(entry_id)
+        self._batch_sizes.append(batch_size)
+        self._publish_times.append(metadata.publish_time)
+        self._producers.append(metadata.producer_name)
+        self._encrypted.append(encrypted)
+        self._first_chunks.append(first_chunk)
+        self.in_entry = 0
+
+    def end(self, size_bytes: int) -> None:
+        """The entry is complete; its values have so many bytes."""
+        self._counts.append(self.in_entry)
+        self.count += self.in_entry
+        self.bytes += size_bytes
+
+    def add_message(
+        self,
+        message: MessageMetadata | SingleMessageMetadata,
+        value: bytes | None,
+        index: int,
+        sequence_id: int | None = None,
+    ) -> None:
+        """One message: of a batch, or, with the index NO_BATCH, the entry's only one."""
+        has = message.HasField
+        self.in_entry += 1
+        self.batch_index.add(index)
+        self.value.add(value)
+        if self.key is not None:
+            self.key.add(
+                key_bytes(
+                    message.partition_key, base64_encoded=message.partition_key_b64_encoded
+                )
+                if has("partition_key")
+                else None
+            )
+        if self.ordering_key is not None:
+            self.ordering_key.add(message.ordering_key if has("ordering_key") else None)
+        if self.event_time is not None:
+            self.event_time.add(message.event_time or NULL_NUMBER)
+        if self.sequence is not None:
+            self.sequence.add(signed64(message.sequence_id))
+        if self.properties is not None:
+            self.properties.add(message.properties)
+
+    def take(self, schema: pa.Schema) -> pa.RecordBatch:
+        """The rows, in the columns of the schema; there are none then."""
+        counts = np.array(self._counts, np.int64)
+        index = self.batch_index.take()
+        value = self.value
+        columns: dict[str, pa.Array] = {}
+
+        def repeated(values: list[int]) -> np.ndarray:
+            return np.repeat(np.array(values, np.int64), counts)
+
+        for field in schema:
+            name, kind = field.name, field.type
+            if name == VALUE:
+                column = value.take(kind)
+            elif name == KEY and self.key is not None:
+                column = self.key.take(kind)
+            elif name == ORDERING_KEY and self.ordering_key is not None:
+                column = self.ordering_key.take(kind)
+            elif name == PROPERTIES and self.properties is not None:
+                column = self.properties.take(kind)
+            elif name == EVENT_TIME and self.event_time is not None:
+                column = _times(self.event_time.take())
+            elif name == SEQUENCE_ID and self.sequence is not None:
+                column = numbers_array(self.sequence.take(), kind)
+            elif name == TOPIC:
+                column = pa.repeat(pa.scalar(self._topic, kind), self.count)
+            elif name == PARTITION:
+                column = pa.repeat(pa.scalar(self._partition, kind), self.count)
+            elif name == PUBLISH_TIME:
+                column = _times(repeated(self._publish_times))
+            elif name == LEDGER_ID:
+                column = pa.array(repeated(self._ledgers), kind)
+            elif name == ENTRY_ID:
+                column = pa.array(repeated(self._entries), kind)
+            elif name == BATCH_INDEX:
+                column = pa.array(index.astype(np.int32), kind)
+            elif name == PRODUCER:
+                column = pa.array(self._producers, kind).take(
+                    pa.array(np.repeat(np.arange(len(counts)), counts))
+                )
+            elif name == ENCRYPTED:
+                column = pa.array(np.repeat(np.array(self._encrypted, bool), counts), kind)
+            elif name == MESSAGE_ID:
+                column = message_ids(
+                    self._ledgers,
+                    self._entries,
+                    self._batch_sizes,
+                    self._first_chunks,
+                    self._partition,
+                    counts,
+                    index,
+                )
+            else:
+                raise KeyError(name)
+            columns[name] = column
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+        self._clear()
+        return batch
+
+    def _clear(self) -> None:
+        self.__init__(self._topic, self._partition, self._wanted)  # type: ignore[misc]
+
+
+def _times(milliseconds: np.ndarray) -> pa.Array:
+    null = milliseconds == NULL_NUMBER
+    micros = np.where(null, 0, milliseconds) * US_PER_MS
+    return pa.array(micros, pa.int64(), mask=null if null.any() else None).cast(TIMESTAMP)

@@ -1,0 +1,1 @@
+"""Topics' logs read straight from bookies, without Spark, brokers or subscriptions."""

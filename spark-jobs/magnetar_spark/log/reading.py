@@ -1,0 +1,178 @@
+"""Reads a range's entries from the bookies: a plain generator, with reads ahead of it.
+
+Spark's Python workers are not asynchronous, so a task has an event loop of its own, which runs
+while the generator is asked and rests while entries are decoded; what bookies send meanwhile waits
+in the sockets. READS_AT_ONCE reads of READ_BYTES are ahead. The reads of one ledger are cut into
+runs by the average size of what came so far, each run is read to its end in order, and runs are
+handed on in order: entries come without a gap and never twice.
+
+A read that fails is tried again, from the next missing entry. After ATTEMPTS_PLANNED failures the
+metadata store is asked where the bookies and copies are now; after ATTEMPTS_MAX the error is the
+task's, and Spark's to try again elsewhere.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Generator, Iterable, Iterator
+from contextlib import AsyncExitStack
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from magnetar.bookie.api import BookieError, NoSuchLedger, StoredEntry
+from magnetar.bookie.registration import BookieRegistration
+from magnetar.core.clock import SystemClock
+from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.metadata import LedgerMetadata, decode, ledger_key
+from magnetar.ledger.reading import CopiesReader
+from magnetar.metadata.memory import MemoryStore
+from magnetar_spark.log.access import PlannedBookies, opened_log
+from magnetar_spark.log.planning import Range
+from magnetar_spark.log.settings import (
+    LEDGER_SETTINGS,
+    READ_BYTES,
+    READS_AT_ONCE,
+    LogSettings,
+)
+
+ATTEMPTS_PLANNED: Final = 2
+ATTEMPTS_MAX: Final = 5
+RUN_ENTRIES_FIRST: Final = 64
+"""Of the first run of a range, whose entries' size is not known yet."""
+
+T = TypeVar("T")
+
+
+class EntryReader:
+    """One task's way to the bookies. A context manager; use it from one thread."""
+
+    def __init__(self, settings: LogSettings, bookies: Iterable[BookieRegistration]) -> None:
+        self._settings = settings
+        self._loop = asyncio.new_event_loop()
+        self._planned = PlannedBookies(bookies)
+        self._rng = Random()
+        clock = SystemClock()
+        self._context = LedgerContext(
+            MemoryStore(clock), self._planned, clock, LEDGER_SETTINGS, self._rng
+        )
+        self._copies = CopiesReader(self._context)
+        self._open = AsyncExitStack()
+        self._asking = asyncio.Lock()
+        self._asked_anew: dict[int, LedgerMetadata] = {}
+        self.reads = 0
+        """Asked of bookies, those that failed included."""
+        self.entries = 0
+        self.bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self._run(self._close())
+        finally:
+            self._loop.close()
+
+    async def _close(self) -> None:
+        await self._open.aclose()
+        await self._planned.close()
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(coroutine)
+
+    def read(self, ranged: Range) -> Iterator[list[StoredEntry]]:
+        """The range's entries, in order, a group at a time; raises BookieError, MetadataError."""
+        return self._ahead(ranged.metadata, ranged.first, ranged.last)
+
+    def read_back(
+        self, ranged: Range, span_entries: int
+    ) -> Iterator[tuple[int, list[StoredEntry]]]:
+        """What lies before the range, some entries of a ledger at a time, the newest first."""
+        places = [(ranged.metadata, ranged.first - 1), *ranged.before]
+        for metadata, last in places:
+            while last >= 0:
+                first = max(0, last - span_entries + 1)
+                group: list[StoredEntry] = []
+                for entries in self._ahead(metadata, first, last):
+                    group += entries
+                yield metadata.ledger_id, group
+                last = first - 1
+
+    def _ahead(
+        self, metadata: LedgerMetadata, first: int, last: int
+    ) -> Generator[list[StoredEntry], None, None]:
+        ahead: deque[asyncio.Task[list[StoredEntry]]] = deque()
+        entry_bytes = 0.0
+        try:
+            while first <= last or ahead:
+                while first <= last and len(ahead) < READS_AT_ONCE:
+                    count = int(READ_BYTES / entry_bytes) if entry_bytes else RUN_ENTRIES_FIRST
+                    end = min(last, first + max(1, count) - 1)
+                    ahead.append(self._loop.create_task(self._run_of(metadata, first, end)))
+                    first = end + 1
+                    if not entry_bytes:
+                        break
+                entries = self._run(_result(ahead.popleft()))
+                size = sum([len(data) for _, data in entries])
+                entry_bytes = max(1.0, size / len(entries))
+                self.entries += len(entries)
+                self.bytes += size
+                yield entries
+        finally:
+            for task in ahead:
+                task.cancel()
+            if ahead:
+                self._run(_settled(ahead))
+
+    async def _run_of(
+        self, metadata: LedgerMetadata, first: int, last: int
+    ) -> list[StoredEntry]:
+        """All entries from `first` to `last`."""
+        entries: list[StoredEntry] = []
+        attempt = 0
+        while first <= last:
+            self.reads += 1
+            try:
+                current = self._asked_anew.get(metadata.ledger_id, metadata)
+                found = await self._copies.read(current, first, last, bytes_max=READ_BYTES)
+            except (BookieError, TimeoutError) as error:
+                attempt += 1
+                if attempt >= ATTEMPTS_MAX or isinstance(error, NoSuchLedger):
+                    raise
+                await self._context.back_off(attempt)
+                if attempt >= ATTEMPTS_PLANNED:
+                    await self._ask_anew(metadata.ledger_id)
+                continue
+            attempt = 0
+            entries += found
+            first = found[-1].entry_id + 1
+        return entries
+
+    async def _ask_anew(self, ledger_id: int) -> None:
+        """Has bookies and copies be where the metadata store says they are now."""
+        async with self._asking:
+            if self._context.bookies is self._planned:
+                log = await self._open.enter_async_context(opened_log(self._settings))
+                self._context = LedgerContext(
+                    log.store, log.bookies, SystemClock(), LEDGER_SETTINGS, self._rng
+                )
+                self._copies = CopiesReader(self._context)
+        key = ledger_key(ledger_id)
+        record = await self._context.store.get(key)
+        if record is None:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted while it was read")
+        self._asked_anew[ledger_id] = decode(key, record.value)
+
+
+async def _result(task: asyncio.Task[T]) -> T:
+    return await task
+
+
+async def _settled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
+

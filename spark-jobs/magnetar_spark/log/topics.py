@@ -1,0 +1,91 @@
+"""Which logs the names of topics mean, as the metadata store has them.
+
+    /partitioned-topics/{tenant}/{ns}/persistent/{topic}   partitions of a partitioned topic
+    /managed-ledgers/{tenant}/{ns}/persistent/{topic}      a topic's, or one partition's, log
+
+A partitioned topic means all its partitions, those without a message yet included. A pattern is
+matched against whole names of topics, partitioned ones by the name without `-partition-N`.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from magnetar.core.errors import NotAllowed, PreconditionFailed, TopicNotFound
+from magnetar.core.names import NamespaceName, TopicName, parse_topic
+from magnetar.managed_ledger.record import MANAGED_LEDGERS_PREFIX, managed_ledger_key
+from magnetar.metadata.store import MetadataStore
+
+PARTITIONED_PREFIX: Final = "/partitioned-topics/"
+DOMAIN: Final = "persistent"
+
+
+class _Partitioned(msgspec.Struct, frozen=True):
+    """What is read of a partitioned topic's record."""
+
+    partitions: int
+
+
+def log_name(topic: TopicName) -> str:
+    """The managed ledger of a topic that is no partitioned one."""
+    return f"{topic.namespace}/{DOMAIN}/{topic.encoded_local}"
+
+
+async def logs_of(store: MetadataStore, topic: TopicName) -> list[TopicName]:
+    """The topic itself, or its partitions; raises TopicNotFound, NotAllowed."""
+    if not topic.persistent:
+        raise NotAllowed(f"{topic} keeps no log: a non-persistent topic cannot be read by Spark")
+    key = f"{PARTITIONED_PREFIX}{topic.namespace}/{DOMAIN}/{topic.encoded_local}"
+    record = await store.get(key)
+    if record is not None:
+        count = msgspec.json.decode(record.value, type=_Partitioned).partitions
+        return [topic.partition(index) for index in range(count)]
+    if await store.get(managed_ledger_key(log_name(topic))) is not None:
+        return [topic]
+    base = topic.base
+    if base != topic and topic in await logs_of(store, base):
+        return [topic]  # a partition that nobody has written to
+    raise TopicNotFound(f"topic {topic} does not exist")
+
+
+async def matching(store: MetadataStore, pattern: str) -> list[TopicName]:
+    """The topics, none of them a partition, that `topicsPattern` means; possibly none."""
+    namespace, expression = _split_pattern(pattern)
+    prefix = f"{namespace}/{DOMAIN}/"
+    names = [
+        *await store.children(f"{PARTITIONED_PREFIX}{prefix}"),
+        *await store.children(f"{MANAGED_LEDGERS_PREFIX}{prefix}"),
+    ]
+    topics = {TopicName.from_encoded(DOMAIN, namespace, name).base for name in names}
+    return sorted(topic for topic in topics if expression.fullmatch(topic.local))
+
+
+def _split_pattern(pattern: str) -> tuple[NamespaceName, re.Pattern[str]]:
+    """`[persistent://]tenant/namespace/EXPRESSION`, or an expression in `public/default`."""
+    rest = pattern.removeprefix(f"{DOMAIN}://")
+    if rest == pattern and pattern.count("/") < 2:
+        namespace, expression = NamespaceName("public", "default"), pattern
+    else:
+        tenant, _, rest = rest.partition("/")
+        local, _, expression = rest.partition("/")
+        namespace = NamespaceName.parse(f"{tenant}/{local}")
+    try:
+        return namespace, re.compile(expression)
+    except re.error as error:
+        raise PreconditionFailed(f"topicsPattern '{pattern}' is no expression: {error}") from error
+
+
+async def resolve(
+    store: MetadataStore, topics: tuple[str, ...], pattern: str | None
+) -> list[TopicName]:
+    """Every log that is meant, once each, in the order of names and partitions."""
+    named = (
+        [parse_topic(name) for name in topics]
+        if pattern is None
+        else await matching(store, pattern)
+    )
+    found: dict[TopicName, None] = {}
+    for topic in named:
+        found |= dict.fromkeys(await logs_of(store, topic))
+    return list(found)

@@ -1,0 +1,110 @@
+"""The options of a read, checked: every mistake names the option and what to write instead.
+
+Names are those of StreamNative's connector where it has the option; `metadata.*` and
+`partition.bytes` are ours. Names do not depend on upper and lower case, as everywhere in Spark.
+What only a client of brokers has (`pollTimeoutMs`, `pulsar.client.*`, `subscriptionPrefix`, …) is
+taken and has no effect, so that a job that was written for that connector runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from magnetar.core.errors import PreconditionFailed
+from magnetar.metadata.opening import ROOT_DEFAULT
+from magnetar_spark.log.planning import PARTITION_BYTES_DEFAULT
+from magnetar_spark.log.settings import LogSettings
+from magnetar_spark.offsets import Start, parse_end, parse_start
+
+PARTITION_BYTES_MIN: Final = 1 << 10
+_TOPIC_OPTIONS: Final = ("topic", "topics", "topicsPattern")
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """See the module's text. One of `topics` and `pattern` is set."""
+
+    log: LogSettings
+    topics: tuple[str, ...]
+    pattern: str | None
+    starting: Start | None
+    ending: Start | None
+    partition_bytes: int
+    bytes_per_trigger: int | None
+    fail_on_data_loss: bool
+    raw_values: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
+        """Raises PreconditionFailed naming the option."""
+        given = {name.lower(): value for name, value in options.items()}
+        chosen = [name for name in _TOPIC_OPTIONS if given.get(name.lower())]
+        if len(chosen) != 1:
+            raise PreconditionFailed(
+                f"set exactly one of the options topic, topics and topicsPattern, not {chosen}"
+            )
+        names = given.get("topic") or given.get("topics") or ""
+        topics = tuple(name.strip() for name in names.split(",")) if names else ()
+        if "topic" in chosen:
+            topics = (names.strip(),)
+        if not all(topics):
+            raise PreconditionFailed(f"{chosen[0]} '{names}' has an empty name in it")
+        return cls(
+            log=_log_settings(given),
+            topics=topics,
+            pattern=given.get("topicspattern"),
+            starting=parse_start(given),
+            ending=parse_end(given),
+            partition_bytes=_number(
+                given, "partition.bytes", PARTITION_BYTES_DEFAULT, PARTITION_BYTES_MIN
+            ),
+            bytes_per_trigger=_number(given, "maxBytesPerTrigger", 0, 0) or None,
+            fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+            raw_values=_boolean(given, "allowDifferentTopicSchemas", default=False),
+        )
+
+
+def _log_settings(given: Mapping[str, str]) -> LogSettings:
+    url = given.get("metadata.url", "")
+    if not url:
+        raise PreconditionFailed(
+            "metadata.url is not set: Spark reads the log from the bookies, which it finds in the "
+            "metadata store (etcd:http://HOST:2379, as metadata_url of brokers and bookies)"
+        )
+    password = given.get("metadata.password", "")
+    path = given.get("metadata.password.file", "")
+    if path:
+        try:
+            password = Path(path).read_text().partition("\n")[0].strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PreconditionFailed(f"metadata.password.file {path}: {error}") from error
+    return LogSettings(
+        metadata_url=url,
+        metadata_root=given.get("metadata.root", ROOT_DEFAULT),
+        tls_ca_file=given.get("metadata.tls.ca.file", ""),
+        tls_cert_file=given.get("metadata.tls.cert.file", ""),
+        tls_key_file=given.get("metadata.tls.key.file", ""),
+        username=given.get("metadata.username", ""),
+        password=password,
+    )
+
+
+def _number(given: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    if not text.strip().isdigit() or int(text) < least:
+        raise PreconditionFailed(f"{name} '{text}': write a number of bytes, {least} or more")
+    return int(text)
+
+
+def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    value = _BOOLEANS.get(text.strip().lower())
+    if value is None:
+        raise PreconditionFailed(f"{name} '{text}': write true or false")
+    return value
