@@ -65,7 +65,7 @@ class AppliedPolicies:
     def listen(self, told: Told) -> Callable[[], None]:
         """`told()` is called after each change that may concern the topic; gives the way to end it.
 
-        It must not raise.
+        What it raises is logged.
         """
         return self._policies.listen(self._topic, told)
 
@@ -208,4 +208,12 @@ class BrokerPolicies:
 
     def _tell(self, topic: TopicName) -> None:
         for told in list(self._listeners.get(topic, ())):
-            told()
+            _call(told, topic)
+
+
+def _call(told: Told, topic: TopicName) -> None:
+    """A mistake of one listener must not keep the others, and the watch, from going on."""
+    try:
+        told()
+    except Exception:
+        log.exception("change of policies not taken", topic=str(topic))

@@ -10,11 +10,14 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
+from magnetar.core.log import get_logger
 from magnetar.core.names import PARTITION_SUFFIX, NamespaceName, TopicName
 from magnetar.core.tasks import TaskSet
 
 TOPICS_PER_TURN: Final = 256
 PAUSE_S: Final = 0.05
+
+log = get_logger("magnetar.policies")
 
 
 class TellableTopic(Protocol):
@@ -27,7 +30,7 @@ class TellableTopic(Protocol):
     def full_name(self) -> str: ...
 
     def policies_changed(self) -> None:
-        """Its policies may have changed; must not raise."""
+        """Its policies may have changed. What it raises is logged."""
 
 
 class PolicyNews:
@@ -50,7 +53,7 @@ class PolicyNews:
         if topic is None:
             self._namespaces.add(namespace)
         elif (loaded := self._loaded(topic)) is not None:
-            loaded.policies_changed()
+            _tell(loaded)
             return
         else:
             self._parents.add(str(topic))
@@ -65,9 +68,17 @@ class PolicyNews:
                 for count, topic in enumerate(self._topics(), 1):
                     parent, found, _ = topic.full_name.rpartition(PARTITION_SUFFIX)
                     if (found and parent in parents) or topic.name.namespace in namespaces:
-                        topic.policies_changed()
+                        _tell(topic)
                     if not count % TOPICS_PER_TURN:
                         await asyncio.sleep(0)
                 await asyncio.sleep(PAUSE_S)
         finally:
             self._running = False
+
+
+def _tell(topic: TellableTopic) -> None:
+    """A mistake in one topic must not keep the others, and the watch, from going on."""
+    try:
+        topic.policies_changed()
+    except Exception:
+        log.exception("change of policies not taken", topic=topic.full_name)

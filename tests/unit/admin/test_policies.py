@@ -1,0 +1,221 @@
+"""Policies over REST: every valid value is kept as it is, nothing else gets in, rules hold."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.support.policy_values import values, wrong
+
+from magnetar.admin.routers.policies.forms import coerced
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.names import parse_topic
+from magnetar.policies.admission import REPLICATION
+from magnetar.policies.caps import MAX_MESSAGE_SIZE
+from magnetar.policies.lifecycle import BACKLOG_QUOTA, RETENTION
+from magnetar.policies.policy import Level, Policy, Rest
+from magnetar.policies.registry import at, rest_of
+from magnetar.policies.types import MapOf, Text, Type
+
+from .support import Admin
+
+NAMESPACE = "~/namespaces/t1/n1"
+TOPIC = "~/persistent/t1/n1/a"
+EACH = [(level, policy) for level in Level for policy in at(level)]
+IDS = [f"{level.value}-{policy.name}" for level, policy in EACH]
+FEW = settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def base(level: Level) -> str:
+    return NAMESPACE if level is Level.NAMESPACE else TOPIC
+
+
+def rest(level: Level, policy: Policy) -> Rest:
+    found = rest_of(policy, level)
+    assert found is not None
+    return found
+
+
+def one_value(policy: Policy) -> Type:
+    """The type of what is set at once."""
+    return policy.type.value if policy.keyed and isinstance(policy.type, MapOf) else policy.type
+
+
+def allowed(policy: Policy, value: Any) -> bool:
+    """Whether no rule beside the policy's own stands against it."""
+    if policy is REPLICATION:
+        return bool(value == ["standalone"])
+    return policy is not MAX_MESSAGE_SIZE or value <= BrokerSettings().message_bytes_max
+
+
+async def stored(admin: Admin, level: Level, policy: Policy) -> Any:
+    """What GET answers: status and value."""
+    answer = await admin.call("GET", f"{base(level)}/{rest(level, policy).path}")
+    if isinstance(policy.type, Text):
+        return answer.status_code, answer.text
+    return answer.status_code, answer.json() if answer.content else None
+
+
+@pytest.mark.parametrize(("level", "policy"), EACH, ids=IDS)
+@FEW
+@given(data=st.data())
+async def test_a_valid_value_is_kept_and_removed(
+    admin: Admin, level: Level, policy: Policy, data: st.DataObject
+) -> None:
+    await admin.topic()
+    kind, rest_ = one_value(policy), rest(level, policy)
+    drawn = st.just(["standalone"]) if policy is REPLICATION else values(kind)
+    value = data.draw(drawn.filter(lambda one: allowed(policy, one)))
+    unset = await stored(admin, level, policy)
+    path = f"{base(level)}/{rest_.setting_path}"
+    await admin.done(rest_.set_verb, path, value)
+    wanted = kind.check(value)
+    _, found = await stored(admin, level, policy)
+    if policy is BACKLOG_QUOTA:
+        found = {key: one for key, one in found["destination_storage"].items() if key != "limit"}
+    assert found == wanted
+    # As a text, as some clients send numbers and booleans.
+    assert kind.check(coerced(kind, str(value))) == wanted if isinstance(value, int) else True
+    applied = await admin.call("GET", f"{base(level)}/{rest_.path}?applied=true")
+    assert applied.status_code == 200
+    await admin.done(rest_.remove_verb, f"{base(level)}/{rest_.removing_path}")
+    assert await stored(admin, level, policy) == unset
+
+
+@pytest.mark.parametrize(("level", "policy"), EACH, ids=IDS)
+@FEW
+@given(data=st.data())
+async def test_nothing_else_gets_in(
+    admin: Admin, level: Level, policy: Policy, data: st.DataObject
+) -> None:
+    await admin.topic()
+    kind, rest_ = one_value(policy), rest(level, policy)
+    value = data.draw(wrong(kind).filter(lambda one: not taken(kind, one)))
+    before = await stored(admin, level, policy)
+    refused = await admin.call(rest_.set_verb, f"{base(level)}/{rest_.setting_path}", value)
+    assert refused.status_code in (400, 412), refused.text
+    assert refused.json()["reason"]
+    assert await stored(admin, level, policy) == before
+
+
+def taken(kind: Type, value: Any) -> bool:
+    """Whether REST makes a valid value of it."""
+    try:
+        kind.check(coerced(kind, value))
+    except ValueError:
+        return False
+    return True
+
+
+# -- rules between policies
+
+
+@pytest.mark.parametrize("level", Level)
+async def test_a_retention_exceeds_the_backlog_quota(admin: Admin, level: Level) -> None:
+    await admin.topic()
+    path, where = base(level), level.value
+    quota = {"limitSize": 10 << 20, "policy": "producer_exception"}
+    await admin.done("POST", f"{path}/backlogQuota", quota)
+    small = await admin.call("POST", f"{path}/retention", retention(60, 10))
+    assert small.status_code == 412
+    assert small.json()["reason"].startswith(
+        f"Retention Quota must exceed configured backlog quota for {where}"
+    )
+    assert (await stored(admin, level, RETENTION))[1] is None
+    await admin.done("POST", f"{path}/retention", retention(60, 11))
+    large = await admin.call(
+        "POST", f"{path}/backlogQuota", {"limitSize": 11 << 20, "policy": "producer_exception"}
+    )
+    assert large.status_code == 412
+    assert large.json()["reason"].startswith(
+        f"Backlog Quota exceeds configured retention quota for {where}"
+    )
+    found = await stored(admin, level, BACKLOG_QUOTA)
+    assert found[1]["destination_storage"]["limitSize"] == 10 << 20
+    for unbounded in (retention(-1, -1), retention(0, 0)):
+        await admin.done("POST", f"{path}/retention", unbounded)
+
+
+async def test_a_topics_retention_exceeds_its_namespaces_quota(admin: Admin) -> None:
+    await admin.topic()
+    quota = {"limitTime": 3600, "policy": "producer_exception"}
+    await admin.done("POST", f"{NAMESPACE}/backlogQuota?backlogQuotaType=message_age", quota)
+    short = await admin.call("POST", f"{TOPIC}/retention", retention(60, 100))
+    assert short.status_code == 412
+    await admin.done("POST", f"{TOPIC}/retention", retention(61, 100))
+
+
+def retention(minutes: int, size_mb: int) -> dict[str, int]:
+    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": size_mb}
+
+
+async def test_each_quota_is_set_and_removed_by_its_type(admin: Admin) -> None:
+    for path in (NAMESPACE, TOPIC):
+        await admin.topic()
+        await admin.done(
+            "POST", f"{path}/backlogQuota", {"limit": 5, "policy": "producer_request_hold"}
+        )
+        await admin.done(
+            "POST",
+            f"{path}/backlogQuota?backlogQuotaType=message_age",
+            {"limitTime": 6, "policy": "consumer_backlog_eviction"},
+        )
+        assert (await admin.call("GET", f"{path}/backlogQuotaMap")).json() == {
+            "destination_storage": {
+                "limit": 5, "limitSize": 5, "limitTime": -1, "policy": "producer_request_hold"
+            },
+            "message_age": {
+                "limit": -1, "limitSize": -1, "limitTime": 6, "policy": "consumer_backlog_eviction"
+            },
+        }  # fmt: skip
+        await admin.done("DELETE", f"{path}/backlogQuota")
+        left = (await admin.call("GET", f"{path}/backlogQuotaMap")).json()
+        assert list(left) == ["message_age"]
+        await admin.done("DELETE", f"{path}/backlogQuota?backlogQuotaType=message_age")
+        assert (await admin.call("GET", f"{path}/backlogQuotaMap")).json() == {}
+        bad = await admin.call("DELETE", f"{path}/backlogQuota?backlogQuotaType=other")
+        assert bad.status_code == 404
+
+
+async def test_the_value_for_all_clusters_is_kept_apart(admin: Admin) -> None:
+    await admin.topic()
+    await admin.done("POST", f"{TOPIC}/maxProducers?isGlobal=true", 3)
+    assert (await admin.call("GET", f"{TOPIC}/maxProducers")).content == b""
+    assert (await admin.call("GET", f"{TOPIC}/maxProducers?isGlobal=true")).json() == 3
+    assert (await admin.call("GET", f"{TOPIC}/maxProducers?applied=true")).json() == 3
+    await admin.done("POST", f"{TOPIC}/maxProducers", 2)
+    assert (await admin.call("GET", f"{TOPIC}/maxProducers?applied=true")).json() == 2
+    await admin.done("DELETE", f"{TOPIC}/maxProducers?isGlobal=true")
+    assert (await admin.call("GET", f"{TOPIC}/maxProducers")).json() == 2
+
+
+async def test_a_partitions_policies_are_its_topics(admin: Admin) -> None:
+    await admin.done("PUT", "~/persistent/t1/n1/p/partitions", 2)
+    await admin.done("POST", "~/persistent/t1/n1/p/messageTTL?messageTTL=5")
+    part = await admin.service.topics.get_or_open(
+        parse_topic("persistent://t1/n1/p-partition-1"), create=True
+    )
+    assert (await admin.call("GET", "~/persistent/t1/n1/p/messageTTL")).json() == 5
+    for method in ("GET", "POST", "DELETE"):
+        refused = await admin.call(method, "~/persistent/t1/n1/p-partition-1/messageTTL", 7)
+        assert refused.status_code == 412
+        assert "Not allowed to set/get topic policy for a partition" in refused.text
+    await admin.done("DELETE", "~/persistent/t1/n1/p/partitions")
+    assert part is not None
+    assert (await admin.service.policies.documents.read(part.name)).empty
+
+
+async def test_policies_of_non_persistent_topics(admin: Admin) -> None:
+    path = "~/non-persistent/t1/n1/np/maxConsumers"
+    assert (await admin.call("POST", path, 2)).status_code == 404
+    name = parse_topic("non-persistent://t1/n1/np")
+    topic = await admin.service.topics.get_or_open(name, create=True)
+    await admin.done("POST", path, 2)
+    assert (await admin.call("GET", path)).json() == 2
+    assert topic.policies.value(at_name("max_consumers")) == 2
+
+
+def at_name(name: str) -> Policy:
+    return next(policy for policy in at(Level.TOPIC) if policy.name == name)

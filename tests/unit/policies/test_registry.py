@@ -1,0 +1,70 @@
+"""The registry is whole: names, paths, defaults, settings and modules are what they say."""
+
+import importlib.util
+from collections import Counter
+
+import pytest
+
+from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.policies.defaults import broker_value
+from magnetar.broker.setting import settings_of
+from magnetar.broker.settings import BrokerSettings
+from magnetar.cluster.settings import BrokerProcessSettings
+from magnetar.policies.policy import Level, Policy
+from magnetar.policies.registry import BY_MANIFEST, BY_NAME, GROUPS, POLICIES, at, rest_of
+from magnetar.policies.types import MapOf
+
+
+def test_names_and_manifests_are_unique() -> None:
+    assert len(BY_NAME) == len(BY_MANIFEST) == len(POLICIES)
+    grouped = Counter(policy.name for group in GROUPS.values() for policy in group)
+    assert grouped == Counter(list(BY_NAME))
+
+
+@pytest.mark.parametrize("level", Level)
+def test_paths_are_unique_by_verb(level: Level) -> None:
+    rests = [rest for policy in at(level) if (rest := rest_of(policy, level)) is not None]
+    for words in (
+        [rest.path for rest in rests],
+        [(rest.set_verb, rest.setting_path) for rest in rests],
+        [(rest.remove_verb, rest.removing_path) for rest in rests],
+    ):
+        assert len(set(words)) == len(words)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_a_policy_is_what_it_says(policy: Policy) -> None:
+    assert policy.levels
+    assert (policy.namespace is not None) == bool(policy.document)
+    assert policy.text.endswith(".")
+    if policy.enforced_by:
+        assert importlib.util.find_spec(policy.enforced_by) is not None, policy.enforced_by
+    if policy.default is not None:
+        assert policy.type.check(policy.default) == policy.default
+    if policy.keyed:
+        assert isinstance(policy.type, MapOf)
+    if policy.by_cluster:
+        assert default_policies("c")[policy.document] == {}
+    known = settings_of(BrokerSettings) | settings_of(BrokerProcessSettings)
+    for name in filter(None, policy.broker_setting.split(", ")):
+        assert name in known
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_the_brokers_default_is_a_value_of_the_policy(policy: Policy) -> None:
+    for settings in (BrokerSettings(), BrokerProcessSettings()):
+        value = broker_value(settings, policy)
+        assert (value is None) <= (not policy.broker_setting or policy.name == "persistence")
+        if value is not None:
+            assert policy.type.check(value) == value
+
+
+def test_what_is_enforced_has_a_default_that_can_be_set() -> None:
+    without = {policy.name for policy in POLICIES if policy.enforced and not policy.broker_setting}
+    # Of these, not saying anything is the default, as in Pulsar.
+    assert without <= {
+        "schema_validation",
+        "encryption_required",
+        "subscription_types",
+        "subscription_auth_mode",
+    }
