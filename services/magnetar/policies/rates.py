@@ -29,8 +29,8 @@ DISPATCH_RATE: Final = Policy(
     manifest="dispatchRate",
     type=DISPATCH_RATE_TYPE,
     default=None,
-    text="What a topic may hand out to all its subscriptions together. Backlog only where "
-    "consumers keep up is not throttled, as in Pulsar.",
+    text="What a topic may hand out to all its subscriptions together.",
+    enforced_by="magnetar.broker.rates.dispatching",
     broker_setting="dispatch_rate_messages, dispatch_rate_bytes, dispatch_rate_relative",
     document="topicDispatchRate",
     by_cluster=True,
@@ -44,6 +44,7 @@ SUBSCRIPTION_DISPATCH_RATE: Final = Policy(
     type=DISPATCH_RATE_TYPE,
     default=None,
     text="What one subscription may be handed.",
+    enforced_by="magnetar.broker.rates.dispatching",
     broker_setting="subscription_dispatch_rate_messages, subscription_dispatch_rate_bytes, "
     "dispatch_rate_relative",
     document="subscriptionDispatchRate",
@@ -76,8 +77,8 @@ PUBLISH_RATE: Final = Policy(
         )
     ),
     default=None,
-    text="What all producers of a topic together may send; above it their connections are read "
-    "more slowly.",
+    text="What all producers of a topic together may send; what is beyond it waits.",
+    enforced_by="magnetar.broker.rates.publishing",
     broker_setting="publish_rate_messages, publish_rate_bytes",
     document="publishMaxMessageRate",
     by_cluster=True,
@@ -98,7 +99,8 @@ SUBSCRIBE_RATE: Final = Policy(
         )
     ),
     default=None,
-    text="How often a consumer (one host and name) may subscribe to a topic.",
+    text="How often a consumer (one host, name and id) may subscribe to a topic.",
+    enforced_by="magnetar.broker.rates.subscribing",
     broker_setting="subscribe_rate, subscribe_rate_period_s",
     document="clusterSubscribeRate",
     by_cluster=True,
