@@ -28,7 +28,7 @@ from tests.support.kube import (
 )
 from tests.support.kube_volumes import open_volumes
 
-from . import plain
+from . import operated, plain
 from .load import Load
 from .world import StepError, World
 
@@ -87,7 +87,28 @@ def plain_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "uninstall", lambda: plain.remove(world)
 
 
-PARTS: Final = {"plain": plain_steps}
+def operated_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
+    load = Load(world)
+    yield (
+        "helm install with the operator, until the cluster is Ready",
+        lambda: operated.install(world),
+    )
+    yield "kubectl apply of the samples, until all are Ready", lambda: operated.samples(world)
+    yield "kubectl get says what REST says", lambda: operated.kubectl_tells_the_truth(world)
+    yield "load starts", load.start
+    yield "pods are deleted under load", lambda: plain.pods_are_killed(world, load)
+    yield "brokers 2, 3, 2 under load", lambda: operated.scale_brokers(world, load)
+    yield "bookies 3, 4, 3 under load", lambda: operated.scale_bookies(world, load)
+    yield "bookies scaled by hand are put back", lambda: operated.scaled_by_hand(world)
+    yield "a new setting rolls the brokers", lambda: operated.new_setting(world, load)
+    yield "the operator goes and comes back", lambda: operated.operator_goes(world, load)
+    yield "no receipted message is lost", lambda: plain.nothing_was_lost(world, load)
+    yield "resources that are deleted go", lambda: operated.resources_go(world)
+    yield "uninstall keeps volumes and CRDs", lambda: operated.uninstall(world)
+
+
+PARTS: Final = {"operated": (operated_steps, "demo"), "plain": (plain_steps, "my-cluster")}
+"""The steps, and the release's name: `demo` is what the samples refer to."""
 
 
 def last_words(world: World) -> None:
@@ -108,10 +129,12 @@ def run_part(name: str, report: Report, *, keep: bool) -> None:
     with connected() as api:
         namespace = fresh_namespace(api)
         kubectl, helm = tool("kubectl"), tool("helm")
-        world = World(kubectl.within(namespace), helm.within(namespace), images_of(), "my-cluster")
+        steps, cluster = PARTS[name]
+        images = Images.of_environment()
+        world = World(kubectl.within(namespace), helm.within(namespace), images, cluster)
         open_volumes(kubectl, world.images.magnetar)
         try:
-            for text, act in PARTS[name](world):
+            for text, act in steps(world):
                 with report.step(world, f"{name}: {text}"):
                     act()
         except (StepError, ToolError, subprocess.TimeoutExpired) as error:
@@ -121,10 +144,6 @@ def run_part(name: str, report: Report, *, keep: bool) -> None:
         finally:
             if not keep:
                 delete_namespace(api, namespace)
-
-
-def images_of() -> Images:
-    return Images.of_environment()
 
 
 def parse() -> argparse.Namespace:
