@@ -33,6 +33,7 @@ from .load import Load
 from .world import StepError, World
 
 LOG_LINES: Final = 8
+SHOWN_LINES: Final = 30
 
 
 @dataclass
@@ -115,13 +116,16 @@ def last_words(world: World) -> None:
     """What pods said, where a step did not hold."""
     for args in (
         ("get", "pods", "-o", "wide"),
-        ("get", "events", "--sort-by=.lastTimestamp"),
-        ("logs", "--all-containers", "--prefix", f"--tail={LOG_LINES}", "-l", "app=magnetar"),
+        ("get", "events", "--sort-by=.lastTimestamp", "--field-selector=type=Warning"),
+        *(
+            ("logs", "--prefix", f"--tail={LOG_LINES}", "-l", f"app=magnetar,component={each}")
+            for each in ("operator", "broker", "bookie")
+        ),
         ("logs", f"--tail={LOG_LINES}", "-l", "app=load"),
     ):
         with suppress(subprocess.TimeoutExpired):
             done = world.kubectl.run(*args)
-            print("\n".join(f"  {line[:300]}" for line in done.stdout.splitlines()[-40:]))
+            print("\n".join(f"  {line[:300]}" for line in done.stdout.splitlines()[-SHOWN_LINES:]))
 
 
 def run_part(name: str, report: Report, *, keep: bool) -> None:
