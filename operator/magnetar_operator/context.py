@@ -26,6 +26,8 @@ class Context:
     events: Events
     work: Work
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    kinds: list[Kind] = field(default_factory=list)
+    """That are looked at; the API server must know them before they can be watched."""
     registry: kopf.OperatorRegistry = field(default_factory=kopf.OperatorRegistry)
 
     def watch(self, kind: Kind, reconcile: Reconcile) -> None:
@@ -35,6 +37,7 @@ class Context:
         object's status causes no look. All objects that were seen are in `work.all_of(KIND)`.
         """
         self.work.register(kind.kind, reconcile)
+        self.kinds.append(kind)
 
         async def on_event(event: Any, **_: Any) -> None:
             one = dict(event["object"])

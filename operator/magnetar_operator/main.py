@@ -19,10 +19,11 @@ from typing import Any, Final
 
 import kopf
 
+from magnetar_operator.api_kinds import Kind
 from magnetar_operator.context import Context
 from magnetar_operator.events import Events
 from magnetar_operator.health import Health
-from magnetar_operator.kube import KubeClient
+from magnetar_operator.kube import KubeClient, Unreachable
 from magnetar_operator.leading import Leadership
 from magnetar_operator.settings import Settings
 from magnetar_operator.work import Work
@@ -38,6 +39,7 @@ KOPF_FINALIZER: Final = "magnetar.io/kopf"
 """Never on any object."""
 WATCH_TIMEOUT_S: Final = 300
 WATCH_CONNECT_TIMEOUT_S: Final = 30.0
+CRD_RETRY_S: Final = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -130,11 +132,29 @@ class _Watching:
 
     async def run(self) -> None:
         """Until `stop`; raises what ended it otherwise."""
+        await self._wait_for_kinds()
         thread = threading.Thread(target=self._thread, name="kopf", daemon=True)
         thread.start()
         await self._ended.wait()
         if self._error is not None:
             raise self._error
+
+    async def _wait_for_kinds(self) -> None:
+        """kopf looks for kinds once, at its start: to watch CRDs would be one permission more."""
+        for kind in self._context.kinds:
+            told = False
+            while not await self._serves(kind):
+                if not told:
+                    log.warning("waits for the CRD of %s (%s)", kind.kind, kind.group)
+                told = True
+                await asyncio.sleep(CRD_RETRY_S)
+
+    async def _serves(self, kind: Kind) -> bool:
+        try:
+            return await self._context.kube.serves(kind)
+        except Unreachable as error:
+            log.warning("Kubernetes cannot be asked: %s", error)
+            return False
 
     def stop(self) -> None:
         """Does not wait: what it still sees is looked at by nobody."""
@@ -168,6 +188,7 @@ def _kopf_settings() -> kopf.OperatorSettings:
     settings.persistence.finalizer = KOPF_FINALIZER
     settings.watching.server_timeout = WATCH_TIMEOUT_S  # it must be an integer
     settings.watching.connect_timeout = WATCH_CONNECT_TIMEOUT_S
+    settings.scanning.disabled = True  # see `_wait_for_kinds`
     settings.process.ultimate_exiting_timeout = None
     return settings
 
@@ -189,6 +210,9 @@ def main(settings: Settings) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+
+    # What it says of each event at INFO says nothing of ours.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
 
     async def whole() -> int:
         stop = asyncio.Event()

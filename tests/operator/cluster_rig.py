@@ -36,6 +36,9 @@ class Rig:
     """One cluster in one namespace."""
 
     kube: KubeClient
+    """The tests'."""
+    asked: KubeClient
+    """The operator's."""
     namespace: str
     handler: ClusterHandler
     unready: set[str] = field(default_factory=set)
@@ -119,12 +122,13 @@ class Rig:
 
 @asynccontextmanager
 async def rig(namespace: str) -> AsyncIterator[Rig]:
-    kube = KubeClient.connect()
-    handler = ClusterHandler(SETTINGS, kube, Events(kube))
+    kube, asked = KubeClient.connect(), KubeClient.connect()
+    handler = ClusterHandler(SETTINGS, asked, Events(asked))
     try:
-        yield Rig(kube, namespace, handler)
+        yield Rig(kube, asked, namespace, handler)
     finally:
         await handler.close()
+        await asked.close()
         await kube.close()
 
 
