@@ -50,10 +50,11 @@ def cluster(world: World) -> dict[str, Any]:
 
 
 def is_ready(resource: dict[str, Any] | None) -> bool:
-    if not resource:
-        return False
-    conditions = resource.get("status", {}).get("conditions", ())
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    """Raises what the resource says against it."""
+    conditions = (resource or {}).get("status", {}).get("conditions", ())
+    ready = next((each for each in conditions if each["type"] == "Ready"), None)
+    expect(ready and ready["status"] == "True", f"Ready: {ready}")
+    return True
 
 
 def samples(world: World) -> None:
