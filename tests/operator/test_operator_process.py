@@ -181,10 +181,11 @@ class Dying(KubeClient):
         is_last = self.left == 0
         if is_last and not self.answered:
             raise asyncio.CancelledError
-        found = await super().request(*args, **kwargs)
-        if is_last:
-            raise asyncio.CancelledError
-        return found
+        try:
+            return await super().request(*args, **kwargs)
+        finally:
+            if is_last:
+                raise asyncio.CancelledError
 
 
 async def harm(on: Rig) -> None:

@@ -191,14 +191,6 @@ class Bookie(Pods, frozen=True, kw_only=True):
     scale_up: Annotated[DiskScaleUp, Meta(description="Bookies added when disks fill up.")] = (
         DiskScaleUp()
     )
-    on_volume_loss: Annotated[
-        Literal["Wait", "Rebuild"],
-        Meta(
-            description="What happens when a bookie comes back with an empty volume. Wait: it "
-            "stays down and the condition Degraded says so. Rebuild: the copies it had are made "
-            "anew from the others and checked, then it begins again, empty."
-        ),
-    ] = "Wait"
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(

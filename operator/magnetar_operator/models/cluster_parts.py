@@ -140,7 +140,8 @@ class Upgrade(Model, frozen=True, kw_only=True):
         Literal["Rolling", "Manual"],
         Meta(
             description="Rolling: one pod after the other, bookies first, with all ledgers healthy "
-            "in between. Manual: a pod gets the new form when somebody deletes it."
+            "in between. Manual: a pod of etcd or a bookie gets the new form when somebody deletes "
+            "it; brokers, which keep nothing, follow at once."
         ),
     ] = "Rolling"
     max_unavailable: Annotated[
