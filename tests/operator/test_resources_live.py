@@ -23,7 +23,7 @@ def live(
     kube_api: client.ApiClient, kubectl: Tool, crds: list[str], server: ServerProcess
 ) -> Iterator[Live]:
     namespace = fresh_namespace(kube_api)
-    with operator(namespace), Live(kubectl.within(namespace), server.http_url) as found:
+    with Live(kubectl.within(namespace), server.http_url) as found, operator(namespace):
         found.apply("Tenant", "shop", {})
         found.apply("Namespace", "orders", {"tenant": "shop"})
         found.ready("Namespace", "orders")

@@ -5,6 +5,9 @@ is, ATTEMPTS_MAX times, with back-off and jitter, where the cluster could not be
 5xx. Pulsar's redirects (307) to the broker that owns a topic are followed, with method and body.
 AT_ONCE_MAX requests are under way to a cluster at a time.
 
+A request that was begun is ended, also where its caller is broken off: its connection stays whole.
+`close` waits for those, CLOSE_S_MAX.
+
 A cluster that could not be reached is not asked again for DOWN_S: a thousand resources must not
 each wait for its deadline. Requests are counted, by method and by what answered.
 """
@@ -29,6 +32,7 @@ BACKOFF_FIRST_S: Final = 0.2
 BACKOFF_MAX_S: Final = 2.0
 REDIRECTS_MAX: Final = 5
 DOWN_S: Final = 5.0
+CLOSE_S_MAX: Final = 5.0
 REASON_CHARACTERS_MAX: Final = 1_000
 
 _REDIRECT: Final = 307
@@ -76,11 +80,18 @@ class AdminClient:
             limits=httpx.Limits(max_connections=AT_ONCE_MAX, keepalive_expiry=30.0),
             trust_env=False,
         )
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
         self._down_until = float("-inf")
         self._down_why = ""
 
     async def close(self) -> None:
+        """Ends its connections."""
+        if self._under_way:
+            _, left = await asyncio.wait(self._under_way, timeout=CLOSE_S_MAX)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
         await self._http.aclose()
 
     async def get(self, path: str, **query: str) -> Any:
@@ -100,11 +111,23 @@ class AdminClient:
         """One request to its end; raises Unreachable or Refused."""
         if self._monotonic() < self._down_until:
             raise Unreachable(self._down_why)
-        what = f"{method} {path}"
         content = b"" if body is ... else msgspec.json.encode(body)
+        whole = self._whole(method, path, content, query or {})
+        task = asyncio.get_running_loop().create_task(whole, name=f"{method} {self.url}{path}")
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may be there no longer
+
+    async def _whole(self, method: str, path: str, content: bytes, query: Mapping[str, str]) -> Any:
+        what = f"{method} {path}"
         try:
-            async with self._slots, asyncio.timeout(REQUEST_S_MAX):
-                answer = await self._again(method, path, content, query or {})
+            async with asyncio.timeout(REQUEST_S_MAX), self._slots:
+                answer = await self._again(method, path, content, query)
         except TimeoutError as error:
             raise self._down(f"{self.url} did not answer {what} in time") from error
         return _read(answer, what)

@@ -1,0 +1,169 @@
+"""The client of the admin REST: what it repeats, what it follows, what it raises."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from magnetar_operator.resources.admin_client import (
+    ATTEMPTS_MAX,
+    DOWN_S,
+    AdminClient,
+    Exists,
+    NotFound,
+    Refused,
+    Unreachable,
+)
+from magnetar_operator.resources.cluster_view import FRESH_S, ClusterView, inhabitants
+from magnetar_operator.resources.targets import NAMESPACE, TOPIC, Target
+
+Answer = tuple[int, str, dict[str, str]]
+Handler = Callable[[str, str], Answer | Awaitable[Answer]]
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[str]:
+    """An HTTP server of few words: `handler(method, path)` says status, body and headers."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while line := (await reader.readline()).decode().split():
+                length = 0
+                while header := (await reader.readline()).strip().decode().lower():
+                    if header.startswith("content-length:"):
+                        length = int(header.partition(":")[2])
+                await reader.readexactly(length)
+                found = handler(line[0], line[1])
+                status, body, headers = found if isinstance(found, tuple) else await found
+                if status == 0:
+                    break
+                lines = [f"HTTP/1.1 {status} X", f"content-length: {len(body)}"]
+                lines += [f"{name}: {value}" for name, value in headers.items()]
+                writer.write(("\r\n".join(lines) + "\r\n\r\n" + body).encode())
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+class Time:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_a_broker_that_comes_back_is_asked_again() -> None:
+    answers = [(503, "", {}), (0, "", {}), (200, "[1]", {})]
+    async with serving(lambda _method, _path: answers.pop(0)) as url:
+        client = AdminClient(url)
+        assert await client.get("/x") == [1]
+        assert client.requests["GET"] == ATTEMPTS_MAX
+        await client.close()
+
+
+async def test_redirects_keep_method_and_query() -> None:
+    seen: list[tuple[str, str]] = []
+
+    def handler(method: str, path: str) -> Answer:
+        seen.append((method, path))
+        if len(seen) == 1:
+            return 307, "", {"location": f"{path}&authoritative=true"}
+        return 204, "", {}
+
+    async with serving(handler) as url:
+        client = AdminClient(url)
+        assert await client.call("PUT", "/x", {"a": 1}, {"q": "1"}) is None
+        await client.close()
+    assert seen == [("PUT", "/x?q=1"), ("PUT", "/x?q=1&authoritative=true")]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(404, NotFound), (409, Exists), (412, Refused)])
+async def test_refusals_are_typed_and_asked_once(status: int, kind: type[Refused]) -> None:
+    asked = 0
+
+    def handler(_method: str, _path: str) -> Answer:
+        nonlocal asked
+        asked += 1
+        return status, '{"reason": "because"}', {}
+
+    async with serving(handler) as url:
+        client = AdminClient(url)
+        with pytest.raises(kind) as raised:
+            await client.call("PUT", "/x", 1)
+        assert (raised.value.status, raised.value.reason) == (status, "because")
+        assert asked == 1
+        await client.close()
+
+
+async def test_one_that_is_down_is_left_alone_for_a_while() -> None:
+    time = Time()
+    client = AdminClient("http://127.0.0.1:9", time)
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        await client.get("/x")
+    sent = client.requests["GET"]
+    with pytest.raises(Unreachable, match="cannot be reached"):
+        await client.get("/y")
+    assert client.requests["GET"] == sent
+    time.now += DOWN_S
+    with pytest.raises(Unreachable):
+        await client.get("/y")
+    assert client.requests["GET"] == 2 * sent
+    await client.close()
+
+
+async def test_a_caller_that_is_broken_off_does_not_break_the_request_off() -> None:
+    begun, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(_method: str, _path: str) -> Answer:
+        begun.set()
+        await go_on.wait()
+        done.set()
+        return 200, "1", {}
+
+    async with serving(slow) as url:
+        client = AdminClient(url)
+        caller = asyncio.ensure_future(client.get("/x"))
+        await begun.wait()
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        go_on.set()
+        await client.close()
+        assert done.is_set()
+
+
+async def test_a_list_is_asked_for_once_while_it_is_fresh() -> None:
+    time = Time()
+    lists = {
+        "/admin/v2/persistent/a/b": '["persistent://a/b/x", "persistent://a/b/p-partition-0",'
+        ' "persistent://a/b/__change_events"]',
+        "/admin/v2/persistent/a/b/partitioned": '["persistent://a/b/p"]',
+        "/admin/v2/non-persistent/a/b": "[]",
+        "/admin/v2/non-persistent/a/b/partitioned": "[]",
+    }
+    async with serving(lambda _method, path: (200, lists[path], {})) as url:
+        view = ClusterView(AdminClient(url), time)
+        names = ["x", "p", "new"]
+        targets = [Target(TOPIC, f"persistent://a/b/{name}") for name in names]
+        found = await asyncio.gather(*(view.exists(one) for one in targets * 20))
+        assert found == [True, True, False] * 20
+        assert view.client.requests["GET"] == 2
+        view.made(targets[2])
+        view.gone(targets[0])
+        assert [await view.exists(one) for one in targets] == [False, True, True]
+        assert view.client.requests["GET"] == 2
+        time.now += FRESH_S
+        assert [await view.exists(one) for one in targets] == [True, True, False]
+        assert view.client.requests["GET"] == 4
+        view.forget(Target(NAMESPACE, "a/b"))
+        assert await inhabitants(view, "a/b") == ["persistent://a/b/p", "persistent://a/b/x"]
+        await view.client.close()

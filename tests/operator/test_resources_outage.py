@@ -1,0 +1,108 @@
+"""Brokers are down: what is told, what waits, what can be let go, and that nothing hangs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+from tests.operator.resource_rig import Live, manifest, operator, until
+from tests.support.kube import Tool, delete_namespace, fresh_namespace
+from tests.support.server_process import ServerProcess
+
+pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture
+def live(
+    kube_api: client.ApiClient, kubectl: Tool, kube_namespace: str, server: ServerProcess
+) -> Iterator[Live]:
+    with (
+        Live(kubectl.within(kube_namespace), server.http_url) as found,
+        operator(kube_namespace),
+    ):
+        found.say("PUT", "/tenants/shop", {"allowedClusters": ["standalone"]})
+        found.say("PUT", "/namespaces/shop/orders")
+        yield found
+
+
+def test_deletion_waits_and_says_so_and_can_be_forced(live: Live, server: ServerProcess) -> None:
+    for name in ("waits", "forced"):
+        live.apply("Topic", name, {"name": f"shop/orders/{name}"})
+        live.ready("Topic", name)
+    server.kill()
+    down = live.until("Topic", "waits", "ClusterUnreachable")
+    assert "cannot be reached" in down["message"]
+    for name in ("waits", "forced"):
+        live.delete("Topic", name, wait=False)
+        blocked = live.until("Topic", name, "ClusterUnreachable", "DeletionBlocked")
+        assert 'annotate the resource with magnetar.io/force-delete="true"' in blocked["message"]
+    live.annotate("Topic", "forced", "magnetar.io/force-delete=true")
+    live.kubectl("wait", "--for=delete", "topics.magnetar.io/forced", "--timeout=20s")
+    assert "may be in the cluster still" in live.event("LetGo", "forced")
+    server.start()
+    live.kubectl("wait", "--for=delete", "topics.magnetar.io/waits", "--timeout=90s")
+    assert not live.has("/persistent/shop/orders/waits/stats")
+    assert live.has("/persistent/shop/orders/forced/stats")
+
+
+def test_what_waits_goes_on_when_the_brokers_are_back(live: Live, server: ServerProcess) -> None:
+    server.kill()
+    for number in range(3):
+        live.apply("Topic", f"t{number}", {"name": f"shop/orders/t{number}"})
+    for number in range(3):
+        live.until("Topic", f"t{number}", "ClusterUnreachable")
+    server.start()
+    for number in range(3):
+        live.ready("Topic", f"t{number}")
+
+
+def test_an_operator_that_starts_anew_changes_and_deletes_nothing(
+    kubectl: Tool, kube_namespace: str, server: ServerProcess
+) -> None:
+    with Live(kubectl.within(kube_namespace), server.http_url) as live:
+        with operator(kube_namespace):
+            live.apply("Tenant", "shop", {"adminRoles": ["a"]})
+            live.apply("Namespace", "orders", {"tenant": "shop", "policies": {"messageTTL": "1h"}})
+            live.apply("Topic", "a", {"name": "shop/orders/a", "policies": {"messageTTL": "2h"}})
+            live.apply("Subscription", "s", {"topic": "persistent://shop/orders/a"})
+            live.ready("Subscription", "s")
+            for kind, name in (("Tenant", "shop"), ("Namespace", "orders"), ("Topic", "a")):
+                live.ready(kind, name)
+        one = live.get("Topic", "a")
+        with operator(kube_namespace, resync_s=0.2) as again:
+            looks = again.context.work.looks
+            kinds = ("Tenant", "Namespace", "Topic", "Subscription")
+            until("everything is looked at", lambda: all(looks[kind] > 5 for kind in kinds))
+            written = {
+                (verb, resource): count
+                for (verb, _, resource), count in again.context.kube.requests.items()
+                if verb not in ("get", "list", "watch") and resource != "leases"
+            }
+            assert written == {}
+        assert live.get("Topic", "a") == one
+        assert live.say("GET", "/persistent/shop/orders/a/messageTTL") == 7_200
+
+
+def test_a_kubernetes_namespace_with_its_cluster_goes_while_the_brokers_are_down(
+    kube_api: client.ApiClient, kubectl: Tool, kube_namespace: str, server: ServerProcess
+) -> None:
+    leaving = fresh_namespace(kube_api)
+    with (
+        Live(kubectl.within(leaving), server.http_url) as live,
+        operator(kube_namespace, leaving),
+    ):
+        live.kubectl.apply(manifest("MagnetarCluster", "main", {"adminUrl": server.http_url}))
+        ref = {"clusterRef": {"name": "main"}}
+        live.apply("Tenant", "shop", ref)
+        live.apply("Namespace", "orders", {**ref, "tenant": "shop"})
+        live.apply("Topic", "t", {"namespaceRef": {"name": "orders"}})
+        assert live.ready("Topic", "t")["cluster"] == "main"
+        server.kill()
+        delete_namespace(kube_api, leaving)
+        kubectl("wait", "--for=delete", f"namespace/{leaving}", "--timeout=60s", timeout_s=70)
