@@ -21,7 +21,7 @@ from magnetar_operator.api_kinds import (
 from magnetar_operator.cluster.handlers import cluster_of
 from magnetar_operator.cluster.observed import Observed
 from magnetar_operator.cluster.plan import plan
-from magnetar_operator.kube import Invalid
+from magnetar_operator.kube import Invalid, KubeError
 from magnetar_operator.settings import Settings
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(180)]
@@ -287,3 +287,25 @@ async def test_plan_and_pause_change_nothing(on: Rig, tmp_path: Path) -> None:
         brokers = await on.kube.get(DEPLOYMENT, f"{NAME}-broker", on.namespace)
         assert brokers["spec"]["replicas"] == 5
         assert "plan" not in await on.status()
+
+
+async def test_what_is_refused_is_told_and_keeps_nothing_else_from_being_done(
+    on: Rig, tmp_path: Path
+) -> None:
+    """The volumes here can never grow: nobody provides them."""
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        await on.apply(
+            adminUrl=found.admin_url,
+            bookie={"storage": {"size": "20Gi"}},
+            broker={"replicas": 3},
+        )
+        with pytest.raises(KubeError):
+            await on.look()
+        brokers = await on.kube.get(DEPLOYMENT, f"{NAME}-broker", on.namespace)
+        assert brokers["spec"]["replicas"] == 3
+        ready = await on.condition("Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "NotDone")
+        assert "persistentvolumeclaims" in ready["message"]
+    with pytest.raises(Invalid, match="cannot shrink"):
+        await on.apply(bookie={"storage": {"size": "5Gi"}})

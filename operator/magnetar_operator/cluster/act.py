@@ -20,8 +20,9 @@ from magnetar_operator.cluster.manifests.naming import Cluster
 from magnetar_operator.cluster.observe import PREFIX, Admins
 from magnetar_operator.cluster.observed import REASON_OF_OURS
 from magnetar_operator.events import Events
-from magnetar_operator.kube import Conflict, KubeClient
-from magnetar_operator.resources.admin_client import NotFound
+from magnetar_operator.kube import Conflict, KubeClient, KubeError, Unreachable
+from magnetar_operator.leading import NotLeading
+from magnetar_operator.resources.admin_client import AdminError, NotFound
 
 
 class Actor:
@@ -32,10 +33,23 @@ class Actor:
         self._events = events
         self._admins = admins
 
-    async def act(self, cluster: Cluster, owner: Object, actions: list[Action]) -> None:
-        """All of them, in order; raises KubeError, AdminError at the first that cannot be done."""
+    async def act(
+        self, cluster: Cluster, owner: Object, actions: list[Action]
+    ) -> list[KubeError | AdminError]:
+        """All of them, in order; what could not be done. Raises KubeError where nothing can be.
+
+        One that is refused (a volume that cannot grow) does not keep the others from being done:
+        each was planned from what there is, none from what another would make.
+        """
+        failed: list[KubeError | AdminError] = []
         for action in actions:
-            await self._one(cluster, owner, action)
+            try:
+                await self._one(cluster, owner, action)
+            except (Unreachable, NotLeading):
+                raise
+            except (KubeError, AdminError) as error:
+                failed.append(error)
+        return failed
 
     async def _one(self, cluster: Cluster, owner: Object, action: Action) -> None:
         match action:

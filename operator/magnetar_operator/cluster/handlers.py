@@ -77,6 +77,13 @@ class ClusterHandler:
         ) or before.get("phase") in ("Running", "Degraded", "Upgrading", "ScalingDown")
         is_paused = cluster.spec.paused or annotated(owner, "paused")
         is_plan_only = annotated(owner, "plan")
+        acts = bool(found.actions) and not is_paused and not is_plan_only
+        failed: list[KubeError | AdminError] = []
+        if acts:
+            failed = await self._actor.act(cluster, owner, found.actions)
+        for error in failed:
+            found.problems.append(str(error))
+            await self._events.tell(owner, "NotDone", str(error), type="Warning")
         told = status(
             cluster,
             owner,
@@ -87,17 +94,9 @@ class ClusterHandler:
             is_paused=is_paused,
             is_plan_only=is_plan_only,
         )
-        failed: Exception | None = None
-        acts = bool(found.actions) and not is_paused and not is_plan_only
-        if acts:
-            try:
-                await self._actor.act(cluster, owner, found.actions)
-            except (KubeError, AdminError) as error:
-                failed = error
-                await self._events.tell(owner, "NotDone", str(error), type="Warning")
         await self._tell(owner, told)
-        if failed is not None:
-            raise failed
+        if failed:
+            raise failed[0]
         made = any(isinstance(one, Apply) and one.verb == "create" for one in found.actions)
         return AGAIN_AFTER_ACTING_S if acts and made else found.again_s
 

@@ -62,6 +62,8 @@ class Plan:
     """Of bookies and etcd."""
     waits: list[str] = field(default_factory=list)
     """What is not made or changed yet, and why."""
+    problems: list[str] = field(default_factory=list)
+    """What is asked for and cannot be done."""
     recommendations: tuple[tuple[str, str], ...] = ()
     """(kind, text)"""
     was_ready: bool = False
@@ -131,9 +133,14 @@ class _Planner:
         ):
             self._apply(manifest)
         monitors = cluster.spec.metrics.service_monitor
-        if monitors == "Always" or (monitors == "Auto" and self._observed.has_service_monitors):
+        if monitors != "Never" and self._observed.has_service_monitors:
             for manifest in around.service_monitors(cluster):
                 self._apply(manifest)
+        elif monitors == "Always":
+            self._plan.problems.append(
+                "metrics.serviceMonitor is Always, and the CRD of ServiceMonitor is not installed: "
+                "install Prometheus' operator, or say Auto"
+            )
         autoscaler = serving.broker_autoscaler(cluster)
         if autoscaler is not None:
             self._apply(autoscaler)

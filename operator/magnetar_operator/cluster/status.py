@@ -76,7 +76,9 @@ def _conditions(
         _volumes(plan),
     ]
     bad = next((one for one in parts if not one.holds), None)
-    if bad is None:
+    if plan.problems:
+        ready = Condition("Ready", False, "NotDone", "; ".join(plan.problems))
+    elif bad is None:
         ready = Condition("Ready", True, "AllReady", "all components are ready")
     else:
         ready = Condition("Ready", False, f"Not{bad.type}", bad.message)
