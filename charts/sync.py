@@ -2,8 +2,8 @@
 
 A chart cannot reach outside of its folder. So the CustomResourceDefinitions of crds/ are copied
 into its subchart; the table of README.md is made from values.yaml (defaults) and values.schema.json
-(descriptions), Grafana's dashboards from dashboards.py beside this file. `--check` writes nothing,
-and exits with 1 where a file is not what it should be.
+(descriptions), Grafana's dashboards from dashboards.yaml, the operator's roles from its list of
+rights. `--check` writes nothing, and exits with 1 where a file is not what it should be.
 """
 
 import json
@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import dashboards
 import yaml
+
+from magnetar_operator import rbac
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "charts" / "magnetar"
@@ -29,6 +31,7 @@ def wanted() -> dict[Path, str | None]:
         copies / source.name: source.read_text() for source in (ROOT / "crds").glob("*.yaml")
     }
     files |= {file: None for file in copies.glob("*") if file not in files}
+    files[CHART / "files" / "operator-rbac.yaml"] = rbac.text()
     boards = CHART / "dashboards"
     files |= {boards / name: text for name, text in dashboards.files().items()}
     files |= {file: None for file in boards.glob("*") if file not in files}

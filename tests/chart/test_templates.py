@@ -41,16 +41,12 @@ def test_examples_pass_lint(example: str) -> None:
 
 
 @pytest.mark.parametrize("example", ["", *EXAMPLES])
-def test_an_api_server_takes_them(
-    example: str, kubectl: Tool, kube_namespace: str, crds: list[str]
-) -> None:
-    taken_by_server(kubectl.within(kube_namespace), rendered(example))
+def test_an_api_server_takes_them(example: str, kubectl: Tool, crds: list[str]) -> None:
+    taken_by_server(kubectl, rendered(example))
 
 
-def test_an_api_server_takes_everything(
-    kubectl: Tool, kube_namespace: str, crds: list[str]
-) -> None:
-    taken_by_server(kubectl.within(kube_namespace), rendered(values=EVERYTHING))
+def test_an_api_server_takes_everything(kubectl: Tool, crds: list[str]) -> None:
+    taken_by_server(kubectl, rendered(values=EVERYTHING))
 
 
 def taken_by_server(kubectl: Tool, manifests: tuple[dict[str, Any], ...]) -> None:
@@ -86,6 +82,45 @@ def test_pods_are_secure(example: str) -> None:
 
 def test_only_the_operator_has_rights() -> None:
     assert not [each for each in rendered() if each["apiVersion"].startswith("rbac.")]
+
+
+@pytest.mark.parametrize("namespaces", [[], ["a", "demo-space", "default"]])
+def test_the_operator_has_the_rights_of_its_list_and_no_others(namespaces: list[str]) -> None:
+    """Where namespaces are named, nothing that is in others."""
+    from magnetar_operator import rbac
+
+    manifests = with_values(operator={"enabled": True, "watchNamespaces": namespaces})
+    (role,) = [
+        each
+        for name, each in of_kind(manifests, "ClusterRole").items()
+        if name.endswith("-operator")
+    ]
+    roles = {
+        each["metadata"]["namespace"]: each["rules"] for each in manifests if each["kind"] == "Role"
+    }
+    own, watched = rbac.role_rules("own"), rbac.role_rules("watched")
+    if namespaces:
+        assert role["rules"] == rbac.role_rules("cluster")
+        assert roles == {"a": watched, "demo-space": watched, "default": own + watched}
+    else:
+        assert role["rules"] == rbac.role_rules("cluster") + watched
+        assert roles == {"default": own}
+
+
+def test_the_operators_environment_is_what_it_reads() -> None:
+    from magnetar_operator.settings import Settings
+
+    manifests = with_values(operator={"enabled": True, "watchNamespaces": ["a", "b"]})
+    deployment = of_kind(manifests, "Deployment")[f"{RELEASE}-operator"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given = {name: value or "pod" for name, value in environment(container).items()}
+    settings = Settings.from_environment(given)
+    assert settings.namespaces == ("a", "b")
+    assert (settings.service, settings.lease_name) == (f"{RELEASE}-operator",) * 2
+    assert (settings.image, settings.autoscaling) == ("magnetar:0.1.0", True)
+    (service,) = [each for each in of_kind(manifests, "Service").values()
+                  if each["metadata"]["name"] == settings.service]  # fmt: skip
+    assert service["spec"]["ports"][0]["port"] == 443
 
 
 def test_every_component_is_behind_a_network_policy() -> None:
