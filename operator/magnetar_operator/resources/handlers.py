@@ -9,9 +9,11 @@ from magnetar_operator.resources.cluster_view import Clusters
 from magnetar_operator.resources.reconcile import Reconciler
 
 
-def register(context: Context) -> AbstractAsyncContextManager[None]:
+def register(
+    context: Context, clusters: Clusters | None = None
+) -> AbstractAsyncContextManager[None]:
     """A part of the operator (`main.PARTS`); beside it run the connections to the clusters."""
-    clusters = Clusters()
+    clusters = clusters or Clusters()
     reconciler = Reconciler(context.kube, context.events, context.work, clusters)
     for kind in (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION):
         context.watch(kind, reconciler.reconcile)

@@ -19,6 +19,7 @@ from magnetar_operator.events import Events
 from magnetar_operator.kube import Conflict, KubeClient, NotFound
 from magnetar_operator.models.resources import Placed
 from magnetar_operator.resources import planned
+from magnetar_operator.resources.admin_client import NotFound as AdminNotFound
 from magnetar_operator.resources.admin_client import Refused, Unreachable
 from magnetar_operator.resources.annotations import (
     DUPLICATE,
@@ -34,9 +35,9 @@ from magnetar_operator.resources.cluster_view import Clusters, ClusterView
 from magnetar_operator.resources.deletion import UNREACHABLE
 from magnetar_operator.resources.desired import PARTITIONS, Desired, desired_of, policy_of
 from magnetar_operator.resources.finishing import Finishing
-from magnetar_operator.resources.looking import look
+from magnetar_operator.resources.looking import look, topic_stats
 from magnetar_operator.resources.memory import Memory
-from magnetar_operator.resources.observed import Observed
+from magnetar_operator.resources.observed import Observed, topic_facts
 from magnetar_operator.resources.placing import Place, Placing, Siblings
 from magnetar_operator.resources.plan import (
     Action,
@@ -247,15 +248,16 @@ class _Run:
         )
 
     async def _new_facts(self) -> dict[str, Any]:
-        """Of what was made just now: a new topic has nothing to be asked for."""
-        if self.place.target.kind == TOPIC:
-            return {
-                "partitions": self.desired.fields[PARTITIONS],
-                "backlog": {"messages": 0, "bytes": 0, "oldestAgeSeconds": 0},
-                "storageBytes": 0,
-            }
-        found = await look(self.view, self.place.target, self.desired, None)
-        return {} if found is None else dict(found.facts)
+        """Of what was made just now."""
+        target = self.place.target
+        if target.kind != TOPIC:
+            found = await look(self.view, target, self.desired, None)
+            return {} if found is None else dict(found.facts)
+        try:
+            stats, partitions, _ = await topic_stats(self.view, target)
+        except AdminNotFound:  # without storage, and nobody uses it yet
+            return {"partitions": self.desired.fields[PARTITIONS]}
+        return topic_facts(partitions, stats)
 
 
 def _conditions(
