@@ -122,7 +122,7 @@ fmt: $(DEV_STAMP) ## format the code and fix what ruff can fix
 .PHONY: type
 type: $(DEV_STAMP) ## mypy, strict
 	@$(call took,mypy --strict)
-	$(BIN)/mypy services operator/magnetar_operator tests
+	$(BIN)/mypy services operator/magnetar_operator spark-jobs/magnetar_spark tests
 
 .PHONY: check
 check: lint type test ## all that .ci/run checks
@@ -177,7 +177,7 @@ $(RUN_STAMP): pyproject.toml uv.lock
 
 $(DEV_STAMP): pyproject.toml uv.lock
 	@$(call took,everything into $(VENV))
-	$(call install,--all-groups)
+	$(call install,--all-groups --extra spark)
 	touch $@ $(RUN_STAMP)
 
 define install

@@ -35,6 +35,7 @@ class ReadOptions:
     bytes_per_trigger: int | None
     fail_on_data_loss: bool
     raw_values: bool
+    filter_pushdown: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
@@ -63,6 +64,7 @@ class ReadOptions:
             bytes_per_trigger=_number(given, "maxBytesPerTrigger", 0, 0) or None,
             fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
             raw_values=_boolean(given, "allowDifferentTopicSchemas", default=False),
+            filter_pushdown=_boolean(given, "filterPushdown", default=True),
         )
 
 
@@ -83,6 +85,7 @@ def _log_settings(given: Mapping[str, str]) -> LogSettings:
     return LogSettings(
         metadata_url=url,
         metadata_root=given.get("metadata.root", ROOT_DEFAULT),
+        admin_url=given.get("admin.url", ""),
         tls_ca_file=given.get("metadata.tls.ca.file", ""),
         tls_cert_file=given.get("metadata.tls.cert.file", ""),
         tls_key_file=given.get("metadata.tls.key.file", ""),

@@ -2,51 +2,27 @@
 
 Spark makes a `PulsarDataSource` of the options, in a Python process of its own; asks it for its
 schema; then for a reader, which plans tasks there and is sent, pickled, to where they run. A task
-reads its ranges and yields Arrow batches.
+reads its ranges and yields Arrow batches (`tasks`).
+
+Filters narrow the plan. Spark asks for that only where `spark.sql.python.filterPushdown.enabled`
+is true, and refuses a reader that could do it where it is not: `register` sets it, and the option
+`filterPushdown` = false makes a reader that cannot.
 """
 
 import asyncio
-from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from magnetar.bookie.registration import BookieRegistration
-from magnetar.core.ids import EARLIEST, LATEST
-from magnetar_spark.decode.chunks import Chunks
-from magnetar_spark.decode.entries import EntryDecoder, decoded
-from magnetar_spark.decode.rows import Rows
-from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.ledgers import topic_log
-from magnetar_spark.log.planning import Range, Window, ranges_of, tasks_of
-from magnetar_spark.log.reading import EntryReader
-from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import resolve
+from magnetar_spark.filters import Bounds
 from magnetar_spark.options import ReadOptions
-from magnetar_spark.table import raw_schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What tasks there are, and where the bookies are that they read from."""
-
-    tasks: list[tuple[Range, ...]]
-    bookies: tuple[BookieRegistration, ...]
-
-
-class LogPartition(InputPartition):
-    """One task."""
-
-    def __init__(self, ranges: Sequence[Range], bookies: tuple[BookieRegistration, ...]) -> None:
-        super().__init__(None)
-        self.ranges = tuple(ranges)
-        self.bookies = bookies
+from magnetar_spark.planner import LogPartition, plan_read
+from magnetar_spark.stream import PulsarStreamReader
+from magnetar_spark.table import schema_of
+from magnetar_spark.tasks import record_batches
+from magnetar_spark.values import Values, described_values
 
 
 class PulsarDataSource(DataSource):
@@ -54,68 +30,47 @@ class PulsarDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._read_options = ReadOptions.parse(dict(options))
+        self._read = ReadOptions.parse(dict(options))
 
     @classmethod
     def name(cls) -> str:
         return "pulsar"
 
     def schema(self) -> StructType:
-        return raw_schema()
+        return schema_of(self._values().spark_fields())
 
     def reader(self, schema: StructType) -> "PulsarReader":
-        return PulsarReader(self._read_options, schema)
+        kind = PulsarReader if self._read.filter_pushdown else PlainReader
+        return kind(self._read, schema, self._values())
+
+    def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802
+        return PulsarStreamReader(self._read, schema, self._values())
+
+    def _values(self) -> Values:
+        return asyncio.run(described_values(self._read))
 
 
-class PulsarReader(DataSourceReader):
+class PlainReader(DataSourceReader):
     """A batch read."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, values: Values) -> None:
         self._options = options
         self._schema = schema
+        self._values = values
+        self._bounds = Bounds()
 
     def partitions(self) -> Sequence[InputPartition]:
-        plan = asyncio.run(plan_read(self._options))
-        return [LogPartition(ranges, plan.bookies) for ranges in plan.tasks]
+        return asyncio.run(plan_read(self._options, self._bounds)).partitions()
 
-    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):
-            return iter(())  # Spark's own, where there is no task
-        return record_batches(self._options.log, partition, self._schema)
+            return iter(())  # Spark's own, where there is nothing to read
+        return record_batches(self._options.log, partition, self._schema, self._values)
 
 
-async def plan_read(options: ReadOptions) -> Plan:
-    """The tasks of a batch read."""
-    starting, ending = options.starting, options.ending
-    ranges: list[Range] = []
-    async with opened_log(options.log) as log:
-        for topic in await resolve(log.store, options.topics, options.pattern):
-            window = Window(
-                (starting and starting.of(topic)) or EARLIEST,
-                (ending and ending.of(topic)) or LATEST,
-                starting and starting.time_ms,
-                ending and ending.time_ms,
-            )
-            found = await topic_log(log, topic)
-            ranges += ranges_of(found, window, options.partition_bytes)
-        bookies = tuple(log.bookies.registrations())
-    return Plan(tasks_of(ranges, options.partition_bytes), bookies)
+class PulsarReader(PlainReader):
+    """A batch read that filters narrow."""
 
-
-def record_batches(
-    settings: LogSettings, partition: LogPartition, schema: StructType
-) -> Iterator["pa.RecordBatch"]:
-    """The rows of a task."""
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    with EntryReader(settings, partition.bookies) as reader:
-        for ranged in partition.ranges:
-            rows = Rows(ranged.topic, ranged.partition, schema.names)
-
-            def read_back(entries: int, ranged: Range = ranged):
-                return reader.read_back(ranged, entries)
-
-            decoder = EntryDecoder(ranged.ledger_id, rows, Chunks(read_back))
-            for _ in decoded(decoder, reader.read(ranged), rows):
-                yield rows.take(arrow_schema)
-            if rows.count:
-                yield rows.take(arrow_schema)
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self._bounds = Bounds(filters)
+        return filters  # Spark goes through the rows all the same

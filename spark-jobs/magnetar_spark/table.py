@@ -55,11 +55,8 @@ METADATA_TYPES: Final[dict[str, DataType]] = {
 }
 
 
-def metadata_fields() -> list[StructField]:
-    """The columns beside the value."""
-    return [StructField(name, kind) for name, kind in METADATA_TYPES.items()]
-
-
-def raw_schema() -> StructType:
-    """The table of a topic whose values are not decoded."""
-    return StructType([StructField(VALUE, BinaryType()), *metadata_fields()])
+def schema_of(value_fields: list[StructField]) -> StructType:
+    """The table of a topic with these columns for its values."""
+    return StructType(
+        [*value_fields, *(StructField(name, kind) for name, kind in METADATA_TYPES.items())]
+    )

@@ -1,10 +1,11 @@
 """Entries to rows: metadata, decompression, batches, chunks.
 
 Markers are left out. What is encrypted stays as it is, in one piece and one row. A chunked message
-is one row, at its last chunk. The uncompressed size of one message is bounded by UNCOMPRESSED_MAX.
+is one row, at its last chunk. What was published outside of a range's times is passed over.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from magnetar.bookie.api import StoredEntry
 from magnetar.core.errors import PersistenceError
@@ -15,9 +16,12 @@ from magnetar.wire.framing import MalformedEntry
 from magnetar_spark.decode.batches import add_batch
 from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.rows import NO_BATCH, Rows
+from magnetar_spark.log.planning import Range
 
-UNCOMPRESSED_BYTES_MAX = 512 << 20
+UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
 """Of one entry or chunked message: a chunked one may be larger than any single entry."""
+
+TIME_MAX: Final = 1 << 63
 
 _metadata_from = MessageMetadata.FromString
 
@@ -25,8 +29,10 @@ _metadata_from = MessageMetadata.FromString
 class EntryDecoder:
     """Appends entries of one range, in their order, to `rows`."""
 
-    def __init__(self, ledger_id: int, rows: Rows, chunks: Chunks) -> None:
-        self._ledger_id = ledger_id
+    def __init__(self, ranged: Range, rows: Rows, chunks: Chunks) -> None:
+        self._ledger_id = ranged.ledger_id
+        self._from_ms = ranged.publish_from_ms or 0
+        self._to_ms = TIME_MAX if ranged.publish_to_ms is None else ranged.publish_to_ms
         self._rows = rows
         self._chunks = chunks
 
@@ -52,6 +58,8 @@ class EntryDecoder:
             if joined is None:
                 return
             payload, first_chunk = joined
+        if not self._from_ms <= metadata.publish_time <= self._to_ms:
+            return
         rows = self._rows
         encrypted = bool(metadata.encryption_keys)
         if not encrypted and metadata.compression:

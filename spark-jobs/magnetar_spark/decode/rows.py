@@ -7,22 +7,24 @@ there is enough for a batch: ROWS_MAX rows, or BYTES_ENOUGH bytes of values.
 
 import base64
 import binascii
-from collections.abc import Collection
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from magnetar.core.errors import PreconditionFailed
 from magnetar.wire._pb.PulsarApi_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.message_id import signed64
 from magnetar_spark.decode.builders import (
     NULL_NUMBER,
+    Numbers,
     BytesColumn,
     NumberColumn,
     PropertiesColumn,
     numbers_array,
 )
 from magnetar_spark.decode.message_ids import message_ids
+from magnetar_spark.decode.payloads import NO_VERSION
 from magnetar_spark.table import (
     BATCH_INDEX,
     ENCRYPTED,
@@ -40,12 +42,12 @@ from magnetar_spark.table import (
     TOPIC,
     VALUE,
 )
+from magnetar_spark.values import Values
 
 ROWS_MAX: Final = 64 << 10
 BYTES_ENOUGH: Final = 4 << 20
 US_PER_MS: Final = 1000
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-MAP: Final = pa.map_(pa.utf8(), pa.utf8())
 NO_BATCH: Final = -1
 
 
@@ -64,9 +66,16 @@ def key_bytes(key: str | bytes, *, base64_encoded: bool) -> bytes:
 class Rows:
     """See the module's text. `begin` an entry, append its messages, then `end` it."""
 
-    def __init__(self, topic: str, partition: int, wanted: Collection[str]) -> None:
+    def __init__(self, topic: str, partition: int, schema: pa.Schema, values: Values) -> None:
         self._topic, self._partition = topic, partition
+        self._schema, self._values = schema, values
+        self._decodes = values.wanted_in(schema)
+        wanted = {*schema.names, KEY} if self._decodes else set(schema.names)
         self._wanted = frozenset(wanted)
+        self._reset()
+
+    def _reset(self) -> None:
+        wanted = self._wanted
         self.value = BytesColumn()
         self.batch_index = NumberColumn()
         self.key = BytesColumn() if KEY in wanted else None
@@ -81,6 +90,7 @@ class Rows:
         self._entries: list[int] = []
         self._batch_sizes: list[int] = []
         self._publish_times: list[int] = []
+        self._versions: list[int] = []
         self._producers: list[str] = []
         self._encrypted: list[bool] = []
         self._first_chunks: list[MessageIdData | None] = []
@@ -107,6 +117,9 @@ class Rows:
         self._entries.append(entry_id)
         self._batch_sizes.append(batch_size)
         self._publish_times.append(metadata.publish_time)
+        self._versions.append(
+            int.from_bytes(metadata.schema_version) if metadata.schema_version else NO_VERSION
+        )
         self._producers.append(metadata.producer_name)
         self._encrypted.append(encrypted)
         self._first_chunks.append(first_chunk)
@@ -147,70 +160,87 @@ class Rows:
         if self.properties is not None:
             self.properties.add(message.properties)
 
-    def take(self, schema: pa.Schema) -> pa.RecordBatch:
+    def take(self) -> pa.RecordBatch:
         """The rows, in the columns of the schema; there are none then."""
         counts = np.array(self._counts, np.int64)
         index = self.batch_index.take()
-        value = self.value
-        columns: dict[str, pa.Array] = {}
-
-        def repeated(values: list[int]) -> np.ndarray:
-            return np.repeat(np.array(values, np.int64), counts)
-
-        for field in schema:
-            name, kind = field.name, field.type
-            if name == VALUE:
-                column = value.take(kind)
-            elif name == KEY and self.key is not None:
-                column = self.key.take(kind)
-            elif name == ORDERING_KEY and self.ordering_key is not None:
-                column = self.ordering_key.take(kind)
-            elif name == PROPERTIES and self.properties is not None:
-                column = self.properties.take(kind)
-            elif name == EVENT_TIME and self.event_time is not None:
-                column = _times(self.event_time.take())
-            elif name == SEQUENCE_ID and self.sequence is not None:
-                column = numbers_array(self.sequence.take(), kind)
-            elif name == TOPIC:
-                column = pa.repeat(pa.scalar(self._topic, kind), self.count)
-            elif name == PARTITION:
-                column = pa.repeat(pa.scalar(self._partition, kind), self.count)
-            elif name == PUBLISH_TIME:
-                column = _times(repeated(self._publish_times))
-            elif name == LEDGER_ID:
-                column = pa.array(repeated(self._ledgers), kind)
-            elif name == ENTRY_ID:
-                column = pa.array(repeated(self._entries), kind)
-            elif name == BATCH_INDEX:
-                column = pa.array(index.astype(np.int32), kind)
-            elif name == PRODUCER:
-                column = pa.array(self._producers, kind).take(
-                    pa.array(np.repeat(np.arange(len(counts)), counts))
-                )
-            elif name == ENCRYPTED:
-                column = pa.array(np.repeat(np.array(self._encrypted, bool), counts), kind)
-            elif name == MESSAGE_ID:
-                column = message_ids(
-                    self._ledgers,
-                    self._entries,
-                    self._batch_sizes,
-                    self._first_chunks,
-                    self._partition,
-                    counts,
-                    index,
-                )
-            else:
-                raise KeyError(name)
-            columns[name] = column
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-        self._clear()
+        made = self._decoded(counts) if self._decodes else {}
+        columns = []
+        for field in self._schema:
+            column = made.get(field.name)
+            if column is None:
+                column = self._own(field.name, field.type, index)
+            if column is None:
+                column = self._repeated(field.name, field.type, counts, index)
+            columns.append(column)
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        self._reset()
         return batch
 
-    def _clear(self) -> None:
-        self.__init__(self._topic, self._partition, self._wanted)  # type: ignore[misc]
+    def _decoded(self, counts: Numbers) -> dict[str, pa.Array]:
+        """The columns that the topic's schema makes of values and keys."""
+        assert self.key is not None
+        keys, versions = self.key.take(pa.binary()), np.repeat(np.array(self._versions), counts)
+        values = self.value.take(pa.binary())
+        made = self._values.columns(self._topic, self._schema, values, keys, versions)
+        made[KEY] = keys
+        return made
+
+    def _own(self, name: str, kind: pa.DataType, index: Numbers) -> pa.Array | None:
+        """A column that has a value of its own in every message."""
+        if name == VALUE:
+            return self.value.take(kind)
+        if name == KEY and self.key is not None:
+            return self.key.take(kind)
+        if name == ORDERING_KEY and self.ordering_key is not None:
+            return self.ordering_key.take(kind)
+        if name == PROPERTIES and self.properties is not None:
+            return self.properties.take(kind)
+        if name == EVENT_TIME and self.event_time is not None:
+            return _times(self.event_time.take())
+        if name == SEQUENCE_ID and self.sequence is not None:
+            return numbers_array(self.sequence.take(), kind)
+        if name == BATCH_INDEX:
+            return pa.array(index.astype(np.int32), kind)
+        return None
+
+    def _repeated(self, name: str, kind: pa.DataType, counts: Numbers, index: Numbers) -> pa.Array:
+        """A column whose value is the entry's, or the range's."""
+
+        def repeated(values: list[int]) -> Numbers:
+            return np.repeat(np.array(values, np.int64), counts)
+
+        if name == TOPIC:
+            return pa.repeat(pa.scalar(self._topic, kind), self.count)
+        if name == PARTITION:
+            return pa.repeat(pa.scalar(self._partition, kind), self.count)
+        if name == PUBLISH_TIME:
+            return _times(repeated(self._publish_times))
+        if name == LEDGER_ID:
+            return pa.array(repeated(self._ledgers), kind)
+        if name == ENTRY_ID:
+            return pa.array(repeated(self._entries), kind)
+        if name == PRODUCER:
+            rows = pa.array(np.repeat(np.arange(len(counts)), counts))
+            return pa.array(self._producers, kind).take(rows)
+        if name == ENCRYPTED:
+            return pa.array(np.repeat(np.array(self._encrypted, bool), counts), kind)
+        if name == MESSAGE_ID:
+            return message_ids(
+                self._ledgers,
+                self._entries,
+                self._batch_sizes,
+                self._first_chunks,
+                self._partition,
+                counts,
+                index,
+            )
+        raise PreconditionFailed(
+            f"there is no column '{name}': the columns are those of printSchema() without a schema"
+        )
 
 
-def _times(milliseconds: np.ndarray) -> pa.Array:
+def _times(milliseconds: Numbers) -> pa.Array:
     null = milliseconds == NULL_NUMBER
     micros = np.where(null, 0, milliseconds) * US_PER_MS
     return pa.array(micros, pa.int64(), mask=null if null.any() else None).cast(TIMESTAMP)

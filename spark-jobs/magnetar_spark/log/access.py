@@ -1,7 +1,7 @@
 """Two ways to the bookies.
 
-`opened_log` is the planner's: the metadata store, the bookies that are registered there, a ledger
-client. Only its reading half is used: nothing is created, fenced or written.
+`opened_log` is the planner's: the metadata store and the bookies that are registered there. Nothing
+is created, fenced or written.
 
 `PlannedBookies` is a task's: the bookies as the plan found them, so that ten thousand tasks do not
 ask the metadata store. Where that no longer does (a bookie moved, copies were made elsewhere), the
@@ -11,6 +11,8 @@ task goes the planner's way.
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from random import Random
+from typing import Final
 
 from magnetar.bookie.api import Bookie, BookieError, BookieIdentity
 from magnetar.bookie.net.client import RemoteBookie
@@ -18,13 +20,14 @@ from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PreconditionFailed
 from magnetar.ledger.bookies import BookieInfo
-from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.metadata.opening import open_store
 from magnetar.metadata.store import MetadataStore
+from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.settings import LEDGER_SETTINGS, LogSettings
 
-CLIENT = "spark"
+CLIENT: Final = "spark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,9 @@ class Log:
 
     store: MetadataStore
     bookies: RegisteredBookies
-    ledgers: LedgerClient
+    context: LedgerContext
+    admin: Admin | None
+    """Of the brokers, where it was given."""
 
 
 @asynccontextmanager
@@ -51,11 +56,8 @@ async def opened_log(settings: LogSettings) -> AsyncIterator[Log]:
         bookies = RegisteredBookies(store, clock, client=CLIENT)
         try:
             await bookies.start()
-            ledgers = LedgerClient(store, bookies, clock, LEDGER_SETTINGS)
-            try:
-                yield Log(store, bookies, ledgers)
-            finally:
-                await ledgers.close()
+            context = LedgerContext(store, bookies, clock, LEDGER_SETTINGS, Random())
+            yield Log(store, bookies, context, Admin(url) if (url := settings.admin_url) else None)
         finally:
             await bookies.stop()
     finally:

@@ -5,7 +5,7 @@ all. Ranges are cut by number of entries, from the average size of a ledger's en
 outside of a `Window` is not planned, so ledgers that cannot hold anything wanted are never read.
 
 A chunked message belongs to where its last chunk is. A range that begins behind the first chunk
-reads back to find it, through `Before`: the same topic's entries before the range, newest first.
+reads back to find it: through the entries of its ledger before it, then through `before`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ class Window:
 class Range:
     """Entries `first` to `last`, inclusive, of one ledger; about `size_bytes`.
 
-    `before` are ledgers, newest first, that end where the next of them begins.
+    Only what was published between the times, both inclusive, is wanted of it.
     """
 
     topic: str
@@ -51,6 +51,8 @@ class Range:
     size_bytes: int
     before: tuple[tuple[LedgerMetadata, int], ...] = ()
     """Elder ledgers with their last entries, newest first."""
+    publish_from_ms: int | None = None
+    publish_to_ms: int | None = None
 
     @property
     def ledger_id(self) -> int:
@@ -80,6 +82,8 @@ def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range
                 end,
                 int((end - start + 1) * entry_bytes),
                 before,
+                window.publish_from_ms,
+                window.publish_to_ms,
             )
 
 

@@ -50,10 +50,9 @@ class EntryReader:
         self._settings = settings
         self._loop = asyncio.new_event_loop()
         self._planned = PlannedBookies(bookies)
-        self._rng = Random()
         clock = SystemClock()
         self._context = LedgerContext(
-            MemoryStore(clock), self._planned, clock, LEDGER_SETTINGS, self._rng
+            MemoryStore(clock), self._planned, clock, LEDGER_SETTINGS, Random()
         )
         self._copies = CopiesReader(self._context)
         self._open = AsyncExitStack()
@@ -158,9 +157,7 @@ class EntryReader:
         async with self._asking:
             if self._context.bookies is self._planned:
                 log = await self._open.enter_async_context(opened_log(self._settings))
-                self._context = LedgerContext(
-                    log.store, log.bookies, SystemClock(), LEDGER_SETTINGS, self._rng
-                )
+                self._context = log.context
                 self._copies = CopiesReader(self._context)
         key = ledger_key(ledger_id)
         record = await self._context.store.get(key)

@@ -28,6 +28,8 @@ class LogSettings:
 
     metadata_url: str
     metadata_root: str = ROOT_DEFAULT
+    admin_url: str = ""
+    """Of any broker: asked where newest entries are not known to be confirmed (`ends`)."""
     tls_ca_file: str = ""
     tls_cert_file: str = ""
     tls_key_file: str = ""

@@ -1,0 +1,64 @@
+"""The schemas of topics, as the brokers' registry keeps them in the metadata store.
+
+    /schemas/{tenant}/{namespace}/{topic}                 {"latest": newest version}
+    /schemas/{tenant}/{namespace}/{topic}/{version, hex}  one version, in MessagePack
+
+Versions before a deletion are still given: messages that were written under them are still there.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from magnetar.core.errors import MetadataError
+from magnetar.core.names import TopicName
+from magnetar.metadata.store import MetadataStore
+
+SCHEMAS_PREFIX: Final = "/schemas/"
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """What is read of one version."""
+
+    type: int
+    data: bytes
+    properties: dict[str, str] = {}
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A definition. `kind` is the number of `Schema.Type` in PulsarApi.proto."""
+
+    kind: int
+    data: bytes
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSchemas:
+    """All versions; `latest` is -1 where there is none, or it was deleted."""
+
+    latest: int
+    versions: dict[int, Schema]
+
+
+async def topic_schemas(store: MetadataStore, topic: TopicName) -> TopicSchemas:
+    """Of the topic, or of the partitioned topic it belongs to."""
+    base = topic.base
+    prefix = f"{SCHEMAS_PREFIX}{base.namespace}/{base.encoded_local}/"
+    versions: dict[int, Schema] = {}
+    latest = -1
+    for record in await store.list(prefix):
+        try:
+            stored = msgspec.msgpack.decode(record.value, type=_Stored)
+        except msgspec.MsgspecError as error:
+            raise MetadataError(f"{record.key} holds no schema: {error}") from error
+        version = int(record.key.rpartition("/")[2], 16)
+        if stored.deleted:
+            latest = -1
+        else:
+            versions[version] = Schema(stored.type, stored.data, stored.properties)
+            latest = version
+    return TopicSchemas(latest, versions)

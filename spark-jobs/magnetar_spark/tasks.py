@@ -1,0 +1,34 @@
+"""What a task does: reads its ranges, decodes them, yields Arrow batches in the wanted columns."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from magnetar_spark.decode.chunks import Chunks
+from magnetar_spark.decode.entries import EntryDecoder, decoded
+from magnetar_spark.decode.rows import Rows
+from magnetar_spark.log.reading import EntryReader
+from magnetar_spark.log.settings import LogSettings
+from magnetar_spark.planner import LogPartition
+from magnetar_spark.values import Values
+
+TIME_ZONE = "UTC"
+"""In which Spark wants what its workers send, whatever the session shows."""
+
+
+def record_batches(
+    settings: LogSettings, partition: LogPartition, schema: StructType, values: Values
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task."""
+    arrow_schema = to_arrow_schema(schema, timezone=TIME_ZONE)
+    with EntryReader(settings, partition.bookies) as reader:
+        for ranged in partition.ranges:
+            rows = Rows(ranged.topic, ranged.partition, arrow_schema, values)
+            decoder = EntryDecoder(ranged, rows, Chunks(partial(reader.read_back, ranged)))
+            for _ in decoded(decoder, reader.read(ranged), rows):
+                yield rows.take()
+            if rows.count:
+                yield rows.take()

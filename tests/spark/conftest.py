@@ -1,0 +1,125 @@
+"""One Spark (`local[2]`) and one cluster of real processes for all tests of the data source.
+
+Spark's Python workers are processes of their own, started as `PYSPARK_PYTHON`: this interpreter.
+Topics are written by the official client; `Table` reads them through Spark with the cluster's URLs.
+"""
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pulsar
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.support.cluster_processes import brokers, running_cluster
+
+import magnetar_spark
+from magnetar.cluster.local.cluster import LocalCluster
+
+TIMEOUT_S = 180
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test pays for Spark's start, some 10 s on a quiet machine."""
+    for item in items:
+        if "tests/spark/" in str(item.path) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("magnetar tests")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    magnetar_spark.register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[LocalCluster]:
+    """Ledgers are small, so that a short topic has several."""
+    before = request.session.testsfailed
+    with running_cluster(
+        tmp_path_factory.mktemp("cluster"),
+        bookies=3,
+        brokers=1,
+        failed=lambda: request.session.testsfailed > before,
+        ensemble_size=3,
+        write_quorum=2,
+        ack_quorum=2,
+        ledger_rollover_min_minutes=0,
+        ledger_entries_max=20,
+        retention_minutes=-1,
+        retention_size_mb=-1,
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(cluster.directory / "client.log"))
+    with closing(pulsar.Client(cluster.service_url, logger=logger)) as client:
+        yield client
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name of its own for every test."""
+    return f"persistent://public/default/spark-{uuid.uuid4().hex[:12]}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Reads topics of the cluster."""
+
+    spark: SparkSession
+    cluster: LocalCluster
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "service.url": self.cluster.service_url,
+            "admin.url": brokers(self.cluster)[0].http_url,
+            "metadata.url": self.cluster.metadata_url,
+        }
+
+    def read(self, topic: str = "", schema: str = "", **options: str) -> DataFrame:
+        """A batch read; options with underscores for dots."""
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        reader = self.spark.read.format("pulsar").options(**self.options, **given)
+        if topic:
+            reader = reader.option("topic", topic)
+        return (reader.schema(schema) if schema else reader).load()
+
+
+@pytest.fixture
+def table(spark: SparkSession, cluster: LocalCluster) -> Table:
+    return Table(spark, cluster)
+
+
+@pytest.fixture
+def messages(client: pulsar.Client) -> Callable[[str, int], list[Any]]:
+    """What the official client reads of a topic from its beginning, so many messages."""
+
+    def read(topic: str, count: int) -> list[Any]:
+        with closing(client.create_reader(topic, pulsar.MessageId.earliest)) as reader:
+            return [reader.read_next(10_000) for _ in range(count)]
+
+    return read
