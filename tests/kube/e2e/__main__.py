@@ -104,6 +104,7 @@ def operated_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "a new setting rolls the brokers", lambda: operated.new_setting(world, load)
     yield "the operator goes and comes back", lambda: operated.operator_goes(world, load)
     yield "no receipted message is lost", lambda: plain.nothing_was_lost(world, load)
+    yield "a bookie that lies: no scale-down", lambda: operated.a_bookie_lies(world)
     yield "resources that are deleted go", lambda: operated.resources_go(world)
     yield "uninstall keeps volumes and CRDs", lambda: operated.uninstall(world)
 

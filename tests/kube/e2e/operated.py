@@ -29,6 +29,20 @@ for number in range(int(sys.argv[3])):
 client.close()
 """
 
+DAMAGE: Final = """
+import pathlib
+damaged = 0
+for path in pathlib.Path("/data").rglob("*.log"):
+    content = bytearray(path.read_bytes())
+    if path.parent.name == "journal" or len(content) < 2048:
+        continue
+    for at in range(1024, len(content), 97):
+        content[at] ^= 0x40
+    path.write_bytes(bytes(content))
+    damaged += 1
+print(damaged)
+"""
+
 
 def install(world: World) -> None:
     """One command brings the CRDs, the operator and a cluster, which it makes ready."""
@@ -160,6 +174,38 @@ def scale_bookies(world: World, load: Load) -> None:
     world.wait_ready("bookie", BOOKIES)
     world.note(f"status.drain said {', '.join(seen)}")
     world.note(felt(load, "bookies 4 to 3", load.pause_of("bookies down")))
+
+
+def condition(resource: dict[str, Any], kind: str) -> dict[str, Any]:
+    conditions = resource.get("status", {}).get("conditions", ())
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def a_bookie_lies(world: World) -> None:
+    """It answers for ledgers whose bytes it no longer has: no other may be removed then."""
+    liar = f"{world.cluster}-bookie-0"
+    for damage in (False, True):
+        # A first stop in peace writes all it has to its entry logs.
+        if damage:
+            expect(int(world.exec(liar, "python", "-c", DAMAGE)), f"{liar} has no entry logs")
+        uid = world.delete_pod(liar, kill=damage)
+        world.eventually(
+            f"{liar} is replaced",
+            lambda uid=uid: all(pod["metadata"]["uid"] != uid for pod in world.pods("bookie")),  # type: ignore[misc]
+        )
+        world.wait_ready("bookie", BOOKIES)
+    patch(world, {"bookie": {"replicas": BOOKIES - 1}})
+
+    def refused() -> dict[str, Any] | None:
+        found = condition(cluster(world), "ScaleDownRefused")
+        return found if found.get("status") == "True" else None
+
+    told = world.eventually("the scale-down is refused", refused, DRAIN_S_MAX)
+    drain = cluster(world)["status"]["drain"]
+    expect(drain["ledgers"], f"no ledgers are named: {drain}")
+    expect(len(world.pods("bookie")) == BOOKIES, "a bookie was removed all the same")
+    world.note(f"ScaleDownRefused: {told['message'][:200]}")
+    patch(world, {"bookie": {"replicas": BOOKIES}})
 
 
 def scaled_by_hand(world: World) -> None:
