@@ -211,8 +211,9 @@ def main(settings: Settings) -> int:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
 
-    # What it says of each event at INFO says nothing of ours.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    # What they say of each event and request at INFO says nothing of ours.
+    for library in ("kopf", "httpx"):
+        logging.getLogger(library).setLevel(logging.WARNING)
 
     async def whole() -> int:
         stop = asyncio.Event()
