@@ -9,13 +9,14 @@ import asyncio
 import itertools
 import socket
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.broker import HOST
 from tests.unit.ledger.cluster import LoopClock
 
+from magnetar.bookie.api import BookieError, OnAdded
 from magnetar.bookie.memory import MemoryBookie
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.service import BrokerService
@@ -36,13 +37,49 @@ from magnetar.wire.events import Command
 
 NAMESPACE = NamespaceName("public", "default")
 READ_BYTES = 64 << 10
+DISK_S = 0.002
+
+
+class SlowBookie(MemoryBookie):
+    """Its answers take DISK_S, and come in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers: deque[tuple[OnAdded, BookieError | None]] = deque()
+
+    def add_entries(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        entries: Sequence[bytes],
+        *,
+        last_add_confirmed: int,
+        on_added: OnAdded,
+        recovery: bool = False,
+    ) -> None:
+        def done(error: BookieError | None) -> None:
+            self._answers.append((on_added, error))
+            asyncio.get_running_loop().call_later(DISK_S, self._answer)
+
+        super().add_entries(
+            ledger_id,
+            entry_ids,
+            entries,
+            last_add_confirmed=last_add_confirmed,
+            on_added=done,
+            recovery=recovery,
+        )
+
+    def _answer(self) -> None:
+        on_added, error = self._answers.popleft()
+        on_added(error)
 
 
 @asynccontextmanager
 async def broker(settings: BrokerSettings | None = None) -> AsyncIterator[BrokerService]:
     clock = LoopClock()
     store = MemoryStore(clock)
-    client = LedgerClient(store, LocalBookies([MemoryBookie()]), clock, SINGLE)
+    client = LedgerClient(store, LocalBookies([SlowBookie()]), clock, SINGLE)
     factory = ManagedLedgerFactory(store, client, clock)
     service = BrokerService(settings or BrokerSettings(), store, factory, clock)
     tenant = {"adminRoles": [], "allowedClusters": [service.cluster]}
