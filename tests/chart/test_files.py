@@ -12,6 +12,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from magnetar_operator.cluster.manifests.around import RELABELINGS
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "magnetar"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
@@ -114,3 +116,11 @@ def test_the_chart_has_the_programs_version() -> None:
     below = yaml.safe_load((CHART / "charts" / "crds" / "Chart.yaml").read_text())
     assert chart["appVersion"] == __version__
     assert chart["dependencies"][0]["version"] == below["version"]
+
+
+def test_monitors_label_as_the_operators_do() -> None:
+    """Dashboards and alerts find either cluster."""
+    text = (CHART / "templates" / "podmonitors.yaml").read_text()
+    begin = text.index("      relabelings:")
+    block = text[begin : text.index("      {{- with", begin)]
+    assert yaml.safe_load(block)["relabelings"] == RELABELINGS

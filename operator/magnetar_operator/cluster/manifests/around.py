@@ -1,5 +1,7 @@
 """What stands around the pods: disruption budgets, network policies, ServiceMonitors."""
 
+from typing import Any, Final
+
 from magnetar_operator.api_kinds import NETWORK_POLICY, PDB, SERVICE_MONITOR, Object
 from magnetar_operator.cluster.manifests.naming import (
     BOOKIE,
@@ -11,6 +13,14 @@ from magnetar_operator.cluster.manifests.naming import (
 )
 from magnetar_operator.models.pods import Pdb
 from magnetar_operator.models.values import seconds
+
+RELABELINGS: Final[list[dict[str, Any]]] = [
+    {"action": "labelmap", "regex": "__meta_kubernetes_pod_label_(app|cluster|component|release)"},
+    {"sourceLabels": ["__meta_kubernetes_namespace"], "targetLabel": "kubernetes_namespace"},
+    {"sourceLabels": ["__meta_kubernetes_pod_label_component"], "targetLabel": "job"},
+    {"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "kubernetes_pod_name"},
+]
+"""What dashboards go by (those of Pulsar's chart, too), as the chart's PodMonitors have it."""
 
 
 def disruption_budget(cluster: Cluster, component: str, pdb: Pdb, *, may_go: bool = True) -> Object:
@@ -88,7 +98,9 @@ def service_monitors(cluster: Cluster) -> list[Object]:
                         "port": "client" if component == ETCD else "http",
                         "path": "/metrics",
                         "interval": f"{max(1, round(seconds(metrics.interval)))}s",
-                        "honorLabels": component == BROKER,
+                        # A metric's `namespace` is one of topics: it wins over the pod's.
+                        "honorLabels": True,
+                        "relabelings": RELABELINGS,
                     }
                 ],
             },
