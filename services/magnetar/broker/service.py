@@ -37,6 +37,8 @@ from magnetar.broker.topics import TopicRegistry
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.log import get_logger
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.session import MetadataSession
@@ -74,7 +76,7 @@ class BrokerService:
         self.settings = settings
         self.store = store
         self.ledgers = ledgers
-        self.clock = clock
+        self.clock = clock = SteadyClock.of(clock)
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
         self.cluster = settings.cluster_name
@@ -112,6 +114,7 @@ class BrokerService:
         news = PolicyNews(self.topics.__iter__, self.topics.loaded, self.tasks)
         self.policies.on_change = news.changed
         self.upkeep = Upkeep(self.topics, clock)
+        ledgers.confirm_with(self._confirm_retention)
         self.cluster_ownership: ClusterOwnership | None = None
         self._server: asyncio.Server | None = None
         self._no_sessions: asyncio.Event | None = None
@@ -329,6 +332,14 @@ class BrokerService:
             else:
                 session.ping_sent = True
                 session.link.ping()
+
+    async def _confirm_retention(self, ledger: str) -> None:
+        """Ledgers of this topic are about to go: is what is kept of it as the store says?"""
+        tenant, namespace, domain, encoded = ledger.split("/", 3)  # the inverse of `ledger_name`
+        name = TopicName.from_encoded(domain, NamespaceName(tenant, namespace), encoded)
+        await self.policies.confirm(name)
+        if (topic := self.topics.loaded(name)) is not None:
+            topic.policies_changed()
 
     async def _renew_rates(self) -> None:
         async for topic in self.upkeep.each_topic():

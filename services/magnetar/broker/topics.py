@@ -85,15 +85,11 @@ class TopicRegistry:
         self._open: dict[str, Topic] = {}
         self._opening: dict[str, _Opening] = {}
         self._gate = asyncio.Semaphore(OPENINGS_AT_ONCE_MAX)
-        # Names of topics that are being closed or deleted.
-        self._leaving: set[str] = set()
-        # Those that were closed, and whose clients are not told yet.
-        self._drained: dict[str, Topic] = {}
+        self._leaving: set[str] = set()  # names, while their topics are closed or deleted
+        self._drained: dict[str, Topic] = {}  # closed, and their clients are not told yet
         self.ownership: Ownership = AlwaysOwned(resources, self)
-        self.news = TopicNews()
         self.creation = TopicCreation(context.policies, settings.default_partitions, self.names)
-        self._closed = False
-        self._given_up = 0
+        self.news, self._closed, self._given_up = TopicNews(), False, 0
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._open.values()))
@@ -164,11 +160,11 @@ class TopicRegistry:
             if not self.ownership.owns(name):
                 await self.ownership.require(name)
             topic = self._open.get(full)
-            if topic is not None and topic.fenced:
+            if topic is not None:
+                if not topic.fenced:
+                    return topic
                 await self.unload(name)
                 continue
-            if topic is not None:
-                return topic
             if self._closed or full in self._leaving:
                 raise ServiceNotReady(f"Topic {full} is being moved or deleted, please retry")
             opening = self._opening.get(full)
@@ -227,7 +223,10 @@ class TopicRegistry:
         try:
             with contextlib.suppress(NotFound):
                 return await self._ledgers.open(ledger_name(name), create=False), False
-            if await self._check_may_be_new(name, create) or not self.creation.capped(name):
+            if await self._check_may_be_new(name, create):
+                return await self._ledgers.open(ledger_name(name), create=True), True
+            await self._context.policies.begin(name)
+            if not self.creation.capped(name):
                 return await self._ledgers.open(ledger_name(name), create=True), True
             async with self.creation.lock:
                 await self.creation.check_topic(name)
@@ -271,6 +270,7 @@ class TopicRegistry:
         """The partitioned topic and each of its partitions."""
         await self._check_namespace(name)
         await self.creation.check_partitions(name, partitions)
+        await self._context.policies.begin(name)
         await self._resources.create_partitioned(name, partitions, dict(properties))
         await self.create_partitions(name, 0, partitions)
 

@@ -26,6 +26,7 @@ from magnetar.bookie.api import (
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.ledger.asking import ask_end, ask_to_delete
 from magnetar.ledger.bookies import BookieSet
 from magnetar.ledger.context import LedgerContext
@@ -69,7 +70,8 @@ class LedgerClient:
     ) -> None:
         settings = settings or LedgerSettings()
         self.settings = settings
-        self._context = LedgerContext(store, bookies, clock, settings, rng or Random())
+        steady = SteadyClock.of(clock)
+        self._context = LedgerContext(store, bookies, steady, settings, rng or Random())
         self._store = store
         self._creations = Creations(self._context, self._writer)
         self._writers: WeakSet[LedgerWriter] = WeakSet()

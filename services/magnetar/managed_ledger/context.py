@@ -7,10 +7,11 @@ is no timer.
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from magnetar.core.clock import Clock
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
@@ -21,6 +22,13 @@ from magnetar.metadata.store import MetadataStore
 PERSIST_INTERVAL_S: Final = 1.0
 REMOVALS_AT_ONCE_MAX: Final = 64
 """Writes that take ledgers off records: a policy's change may concern all topics at once."""
+
+
+Confirm = Callable[[str], Awaitable[None]]
+
+
+async def unasked(_name: str) -> None:
+    """Where nobody else can change retention."""
 
 
 class Persistable(Protocol):
@@ -70,13 +78,16 @@ class Context:
 
     store: MetadataStore
     ledgers: LedgerClient
-    clock: Clock
+    clock: SteadyClock
     settings: ManagedLedgerSettings
     cache: EntryCache
     tasks: TaskSet
     timer: PersistTimer
     guard: Guard = unguarded
     """What every write of a record carries; see `guarded`."""
+    confirm: Confirm = unasked
+    """Asked, with the log's name, before ledgers go that retention as it is known does not keep: it
+    may have been changed. What it raises keeps them."""
     rng: random.Random = field(default_factory=random.Random)
     """For the spread of repetitions."""
     removals: asyncio.Semaphore = field(

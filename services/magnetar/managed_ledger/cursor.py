@@ -247,6 +247,17 @@ class Cursor(AckState):
                 raise
         self.properties = dict(properties)
 
+    async def record_use(self, interval_ms: int) -> None:
+        """Records `last_active_ms`, if the record is older than that by so much."""
+        if self._error is not None or self._log is None:
+            return
+        try:
+            await self._log.record_use(self.last_active_ms, interval_ms)
+        except ManagedLedgerFenced as error:
+            self._give_up(error)
+            self._owner.cursor_fenced(error)
+            raise
+
     async def close(self) -> None:
         """Writes what is left to be written and ends the cursor ledger. Idempotent."""
         if self._error is not None:

@@ -244,6 +244,13 @@ class CursorLog:
         async with self.locked():
             await self._put({"properties": dict(properties)})
 
+    async def record_use(self, used_ms: int, interval_ms: int) -> None:
+        """Records when the cursor was last used, unless that is known about as well."""
+        if used_ms - self.record.last_active_ms < interval_ms:
+            return
+        async with self.locked():
+            await self._put({"last_active_ms": used_ms})
+
     async def close(self, state: AckState, *, dirty: bool) -> None:
         """Ends the ledger. What is `dirty` and fits the record is written there, without one."""
         async with self.locked():

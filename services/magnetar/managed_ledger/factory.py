@@ -15,10 +15,11 @@ from typing import Final
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, NotFound
 from magnetar.core.log import get_logger
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
-from magnetar.managed_ledger.context import Context, PersistTimer
+from magnetar.managed_ledger.context import Confirm, Context, PersistTimer
 from magnetar.managed_ledger.errors import ManagedLedgerClosed
 from magnetar.managed_ledger.guarded import Guard, unguarded
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -84,13 +85,13 @@ class ManagedLedgerFactory:
         self._context = Context(
             store,
             ledgers,
-            clock,
+            SteadyClock.of(clock),
             settings,
             self.cache,
             self._tasks,
             self._timer,
             guard,
-            rng or random.Random(),
+            rng=rng or random.Random(),
         )
         self._open: dict[str, ManagedLedger] = {}
         self._locks: dict[str, _NameLock] = {}
@@ -99,6 +100,10 @@ class ManagedLedgerFactory:
     def guard_with(self, guard: Guard) -> None:
         """Has every write from now on carry what `guard` says; before anything is opened."""
         self._context = replace(self._context, guard=guard)
+
+    def confirm_with(self, confirm: Confirm) -> None:
+        """Has `confirm` asked before ledgers go by retention; before anything is opened."""
+        self._context = replace(self._context, confirm=confirm)
 
     @property
     def opened(self) -> dict[str, ManagedLedger]:

@@ -108,7 +108,7 @@ async def _load_ledgers(
             item.created_ms,
             entries=reader.last_entry + 1,
             size_bytes=reader.length_bytes,
-            closed_ms=max(reader.metadata.closed_ms, 1),
+            closed_ms=reader.metadata.closed_ms or context.clock.now_ms(),
         )
         index.add(info)
         if not info.entries:

@@ -57,6 +57,8 @@ class Retaining:
     def has_to_trim(self) -> bool:
         """Whether `trim` has something to do. Costs little where the newest ledger is the only."""
         infos = self._index.infos
+        if self.retention is None:
+            return False
         if self._list.record.deleting:
             return True
         return bool(infos and infos[0].closed_ms and self._trimmable())
@@ -69,14 +71,22 @@ class Retaining:
         return min((self._index.rank(*mark) for mark in marks), default=self._index.rank_end)
 
     def _trimmable(self) -> list[LedgerInfo]:
-        now_ms = self._context.clock.now_ms()
-        return trimmable(self._index, self._consumed_rank(), self.retention or Retention(), now_ms)
+        retention = self.retention or Retention()
+        clock = self._context.clock
+        for info in self._index.infos:
+            if clock.is_future(info.closed_ms):
+                # It was closed by now, whatever a clock said that was ahead then: its time, which
+                # holds up all that come behind it, begins at last.
+                info.closed_ms = clock.now_ms()
+        return trimmable(self._index, self._consumed_rank(), retention, clock.judged_ms())
 
     async def trim(self) -> None:
         """Deletes the closed ledgers that no durable cursor needs and retention lets go."""
         if self._appender.state in (AppenderState.OPEN, AppenderState.TERMINATED):
             self._list.delete_retired_soon()
-            await self._remove(self._trimmable)
+            if self._trimmable():
+                await self._context.confirm(self.name)
+                await self._remove(self._trimmable)
 
     async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:
         if not choose():

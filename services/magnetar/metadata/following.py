@@ -82,6 +82,13 @@ class Following:
         self._put(record)
         return known is None or known.revision <= record.revision
 
+    def missing(self, key: str, revision: int) -> None:
+        """Takes that a key was found gone by a read that began when `revision` was known of it."""
+        known = self.records.get(key)
+        if known is not None and known.revision == revision:
+            self._at = max(self._at, revision + 1)
+            self._gone(key)
+
     def _put(self, record: Record) -> None:
         known = self.records.get(record.key)
         if known is None or known.revision < record.revision:

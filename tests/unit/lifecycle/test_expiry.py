@@ -90,6 +90,8 @@ async def test_whole_ledgers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> No
     assert await older_end(ledger, first_ms + 10_000) == places[-1]
     assert reads == []
     assert await older_end(ledger, first_ms) is None
+    assert len(reads) == 0  # the ledger was created then
+    assert await older_end(ledger, first_ms + 10, places[0]) is None
     assert len(reads) == 1
     assert await older_end(ledger, first_ms + 505) == places[50]
     assert len(reads) < 10
@@ -98,3 +100,72 @@ async def test_whole_ledgers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_clock_that_went_back_expires_nothing_unread() -> None:
     info = LedgerInfo(1, 5_000, entries=3, closed_ms=10)
     assert older_ledgers_end([info], 100) is None
+
+
+PRODUCER_BEHIND_MS = 10 * 365 * 86_400_000
+
+
+async def test_a_producer_years_behind_takes_no_others_messages_along() -> None:
+    """Bisection alone would land anywhere between the two producers' messages."""
+    stage = Stage()
+    ledger = await stage.factory(ManagedLedgerSettings()).open(NAME)
+    places = []
+    for number in range(100):
+        behind_ms = PRODUCER_BEHIND_MS if number % 3 else 0
+        data = message(stage.clock.now_ms() - behind_ms)
+        places.append(Position(*await publish(ledger, data)))
+        stage.clock.advance(1_000)
+    # The last 60 came in the last minute, and the one with the number 42 is the first that says so.
+    assert await older_end(ledger, stage.clock.now_ms() - 60_000) == places[41]
+    # A ledger that was created in that time holds nothing older, whatever its messages say.
+    assert await older_end(ledger, stage.clock.now_ms() - 100_000) is None
+    assert await oldest_ms(ledger, EARLIEST) == stage.clock.now_ms() - 100_000
+    assert await oldest_ms(ledger, places[0]) == stage.clock.now_ms() - 100_000
+
+
+async def test_the_brokers_time_is_believed_without_reading_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage()
+    ledger = await stage.factory(ManagedLedgerSettings()).open(NAME)
+    places = []
+    for _ in range(100):
+        now_ms = stage.clock.now_ms()
+        data = with_broker_entry_metadata(message(now_ms - PRODUCER_BEHIND_MS), now_ms)
+        places.append(Position(*await publish(ledger, data)))
+        stage.clock.advance(1_000)
+    reads: list[int] = []
+    read = EntrySource.read
+
+    async def counted(source: EntrySource, start: Position, most: int, size: int) -> list[Entry]:
+        found = await read(source, start, most, size)
+        reads.append(len(found))
+        return found
+
+    monkeypatch.setattr(EntrySource, "read", counted)
+    assert await older_end(ledger, stage.clock.now_ms() - 60_000) == places[39]
+    assert sum(reads) < 12
+
+
+async def test_a_message_of_the_future_holds_others_up_till_its_ledger_is_old() -> None:
+    stage = Stage()
+    ledger = await stage.factory(SMALL).open(NAME)
+    await publish(ledger, message(stage.clock.now_ms() + PRODUCER_BEHIND_MS))
+    last = Position(*await publish(ledger, message(stage.clock.now_ms())))
+    stage.clock.advance(50_000)
+    assert await older_end(ledger, stage.clock.now_ms() - 10_000) is None
+    await ledger.roll_over()
+    assert await older_end(ledger, stage.clock.now_ms() - 10_000) is None
+    stage.clock.advance(50_000)
+    assert await older_end(ledger, stage.clock.now_ms() - 10_000) == last
+
+
+async def test_what_is_not_proved_is_for_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.broker.lifecycle.expiry.ENTRIES_PROVED_MAX", 30)
+    monkeypatch.setattr("magnetar.broker.lifecycle.expiry.READ_ENTRIES_MAX", 20)
+    ledger, places, first_ms = await filled(100)
+    await ledger.roll_over()
+    for info in ledger.ledgers:
+        info.closed_ms = first_ms + 100_000  # so that no ledger is passed as a whole
+    assert await older_end(ledger, first_ms + 2_000) == places[29]
+    assert await older_end(ledger, first_ms + 2_000, places[29]) == places[59]

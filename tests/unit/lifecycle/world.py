@@ -36,11 +36,25 @@ def message(time_ms: int, size_bytes: int = 1) -> bytes:
     return build_entry(metadata, b"x" * size_bytes)
 
 
+class JumpingClock(ManualClock):
+    """Its wall clock is wrong by `skew_ms`; the monotonic one is right."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.skew_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms + self.skew_ms
+
+    def monotonic(self) -> float:
+        return self.time_ms / 1000
+
+
 class World:
     """See the module's text."""
 
     def __init__(self, settings: BrokerSettings, bookies: int = 1) -> None:
-        self.clock = ManualClock()
+        self.clock = JumpingClock()
         store = MemoryStore(self.clock)
         local = LocalBookies([MemoryBookie(f"b{number}") for number in range(bookies)])
         self.ledgers = LedgerClient(store, local, self.clock, SINGLE)

@@ -16,6 +16,7 @@ from magnetar.broker.subscription.spec import ConsumerSpec, KeySharedSpec, SubTy
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
@@ -182,7 +183,7 @@ class Rig:
             self.ledger,
             cursor,
             limits=limits or SubscriptionLimits(failover_switch_delay_s=0.0),
-            clock=self.clock,
+            clock=SteadyClock.of(self.clock),
             tasks=self.tasks,
         )
 

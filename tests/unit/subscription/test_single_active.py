@@ -317,6 +317,8 @@ async def test_seek_to_time_skip_expire_peek_clear(rig, make_entry):
     assert await subscription.peek(6) is None
     await subscription.skip(2)
     assert subscription.cursor.mark_delete == positions[6]
+    assert not await subscription.expire(25)  # whatever they say: their ledger is of now
+    rig.ledger.ledgers[0].created_ms = now_ms - 200_000
     assert await subscription.expire(25)
     assert subscription.cursor.mark_delete == positions[7]
     assert not await subscription.expire(25)

@@ -65,5 +65,6 @@ def broker_families(
     yield single("pulsar_ml_cache_evicted_bytes_total", cluster, cache.evicted_bytes, "counter")
     yield single("pulsar_ml_cache_size_max", cluster, cache.size_bytes_max)
     yield single("pulsar_health", cluster, 0 if service.stopping else 1)
+    yield single("magnetar_clock_apart_seconds", cluster, service.clock.apart_ms / 1000)
     version = label_text([("cluster", service.cluster), ("version", service.version)])
     yield single("pulsar_version_info", version, 1)

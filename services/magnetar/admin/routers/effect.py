@@ -146,7 +146,7 @@ async def _from_records(
         except NotFound:
             return
         found[str(name)] = await on_recorded(
-            name, known, service.policies, supposed, service.clock.now_ms()
+            name, known, service.policies, supposed, service.clock.judged_ms()
         )
 
     for start in range(0, len(names), RECORDS_AT_ONCE_MAX):

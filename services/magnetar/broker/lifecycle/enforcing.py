@@ -56,7 +56,7 @@ async def foresee(topic: PersistentTopic, limits: Limits) -> Outcome:
         {name: each.cursor for name, each in topic.subscriptions.items()},
         limits,
         LedgerTimes(ledger),
-        topic.now_ms(),
+        topic.judged_ms(),
         deletes=not ledger.broken_cursors,
     )
 
@@ -70,8 +70,10 @@ async def expire(topic: PersistentTopic, limits: Limits) -> int:
     if not waiting or not limits.ttl_s:
         return 0
     start = min(each.cursor.mark_delete for each in waiting)
-    before_ms = limits.expired_before_ms(topic.now_ms())
+    before_ms = limits.expired_before_ms(topic.judged_ms())
     end = await expiry.older_end(topic.managed_ledger, before_ms, start)
+    if end is not None and not await _still(topic, limits):
+        return 0
     expired = 0
     for each in waiting:
         if not each.closed:
@@ -92,7 +94,7 @@ async def check_quotas(topic: PersistentTopic, limits: Limits) -> frozenset[Quot
             if len(topic.producers) or topic.producers.waiting_count:
                 topic.producers.close_all()
         else:
-            await _evict(topic, quota, mark)
+            await _evict(topic, limits, quota, mark)
     return frozenset(exceeded)
 
 
@@ -107,15 +109,22 @@ async def refusal(topic: PersistentTopic) -> MagnetarError | None:
     return None
 
 
+async def _still(topic: PersistentTopic, limits: Limits) -> bool:
+    """Whether the store says the same, and the topic is still served here: then there is no more
+    to wait for before something goes."""
+    await topic.policies.confirm()
+    return topic.serving and topic.policies.known and limits_on(topic) == limits
+
+
 async def _is_exceeded(topic: PersistentTopic, quota: Quota, mark: Position) -> bool:
     ledger = topic.managed_ledger
-    return await is_exceeded(quota, ledger.index, mark, LedgerTimes(ledger), topic.now_ms())
+    return await is_exceeded(quota, ledger.index, mark, LedgerTimes(ledger), topic.judged_ms())
 
 
-async def _evict(topic: PersistentTopic, quota: Quota, mark: Position) -> None:
+async def _evict(topic: PersistentTopic, limits: Limits, quota: Quota, mark: Position) -> None:
     ledger = topic.managed_ledger
-    end = await eviction_end(quota, ledger.index, mark, LedgerTimes(ledger), topic.now_ms())
-    if end is None:
+    end = await eviction_end(quota, ledger.index, mark, LedgerTimes(ledger), topic.judged_ms())
+    if end is None or not await _still(topic, limits):
         return
     for name, each in topic.subscriptions.items():
         if not each.cursor.durable or each.closed or end <= each.cursor.mark_delete:

@@ -1,18 +1,29 @@
 """Up to where a topic's messages are older than a time, found by reading little.
 
-A closed ledger tells when it was closed, and nothing in it came later: whole ledgers are passed
-without a read. In what is left, the last entry that is older is found by bisection. The time of an
-entry is the broker's where it has one (`entry_metadata`), else the producer's time of publishing,
-as in Pulsar. An entry whose time cannot be read counts as new: nothing is lost for that.
+A ledger tells when it was created and closed: nothing in it came earlier or later. Whole ledgers
+are passed without a read, and none that is too young is looked at. In what is left, the last entry
+that is older is found by bisection. The time of an entry is the broker's where it has one
+(`entry_metadata`), else the producer's time of publishing, as in Pulsar. Entries came in order, so
+where the broker's time says that one is older, all before it are. Producers' clocks differ, and
+some are years behind, so there each entry is looked at, ENTRIES_PROVED_MAX of them at most; what is
+beyond is for the next time. An entry whose time cannot be read counts as new: nothing is lost for
+that, and the end of its ledger bounds how long it holds up others.
 """
 
+import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.index import LedgerInfo
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.wire.entry import parse_metadata, split_entry
 from magnetar.wire.framing import MalformedEntry
+
+ENTRIES_PROVED_MAX: Final = 20_000
+"""Looked at one by one for one answer."""
+READ_ENTRIES_MAX: Final = 200
+READ_BYTES_MAX: Final = 1 << 20
 
 
 def entry_time_ms(data: bytes) -> int | None:
@@ -45,7 +56,12 @@ async def oldest_ms(ledger: ManagedLedger, after: Position) -> int | None:
     position = ledger.next_position(after)
     if position > ledger.last_confirmed:
         return None
-    return entry_time_ms((await ledger.read_entry(position)).data)
+    time_ms = entry_time_ms((await ledger.read_entry(position)).data)
+    info = ledger.index.get(position.ledger_id)
+    if time_ms is None or info is None:
+        return time_ms
+    time_ms = max(time_ms, info.created_ms)
+    return min(time_ms, max(info.closed_ms, info.created_ms)) if info.closed_ms else time_ms
 
 
 async def older_end(
@@ -53,20 +69,59 @@ async def older_end(
 ) -> Position | None:
     """The last entry behind `after` that came before this time; None where there is none.
 
-    Reads at most one entry where the first one is not older, else about log2 of them.
+    Everything between the two is as old. Reads at most one entry where the first one is not older.
     """
     found = older_ledgers_end(ledger.ledgers, before_ms)
     if found is not None and found <= after:
         found = None
     start = found or after
-
-    def is_older(data: bytes) -> bool:
-        time_ms = entry_time_ms(data)
-        return time_ms is not None and time_ms < before_ms
-
     position = ledger.next_position(start)
-    if position > ledger.last_confirmed:
+    limit = _end_before_young(ledger, position, before_ms)
+    if limit is None or position > limit:
         return found
-    if not is_older((await ledger.read_entry(position)).data):
+    if not _is_older((await ledger.read_entry(position)).data, before_ms):
         return found
-    return await ledger.find_by(is_older, start) or found
+    last = await ledger.find_by(lambda data: _is_older(data, before_ms), start)
+    if last is None:
+        return found
+    return await _proved(ledger, before_ms, position, min(last, limit)) or found
+
+
+def _is_older(data: bytes, before_ms: int) -> bool:
+    time_ms = entry_time_ms(data)
+    return time_ms is not None and time_ms < before_ms
+
+
+def _end_before_young(ledger: ManagedLedger, position: Position, before_ms: int) -> Position | None:
+    """The last entry, from `position` on, before the first ledger that is too young."""
+    limit = None
+    for info in ledger.ledgers:
+        if info.ledger_id < position.ledger_id:
+            continue
+        if info.created_ms >= before_ms:
+            break
+        if info.entries:
+            limit = Position(info.ledger_id, info.entries - 1)
+    return limit
+
+
+async def _proved(
+    ledger: ManagedLedger, before_ms: int, first: Position, last: Position
+) -> Position | None:
+    """The last of these entries up to which all are older."""
+    stamp = split_entry((await ledger.read_entry(last)).data).broker_entry_metadata
+    if stamp is not None and 0 < stamp.broker_timestamp < before_ms:
+        return last
+    end, left = None, ENTRIES_PROVED_MAX
+    while first <= last and left > 0:
+        entries = await ledger.read(first, min(READ_ENTRIES_MAX, left), READ_BYTES_MAX)
+        if not entries:
+            break
+        for entry in entries:
+            if entry.position > last or not _is_older(entry.data, before_ms):
+                return end
+            end = entry.position
+        left -= len(entries)
+        first = ledger.next_position(entries[-1].position)
+        await asyncio.sleep(0)  # what is in memory is read without a pause
+    return end

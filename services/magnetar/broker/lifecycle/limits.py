@@ -9,6 +9,8 @@ from magnetar.ledger.settings import Quorums
 from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
 
 KEEPS_NOTHING: Final = Retention(0, 0)
+KEEPS_ALL: Final = Retention(-1, -1)
+"""Of a topic for which it is not known what holds."""
 
 
 @dataclass(frozen=True, slots=True)

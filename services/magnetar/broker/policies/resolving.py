@@ -18,7 +18,7 @@ def of_namespace(policy: Policy, document: Document, cluster: str) -> Any:
         return None
     value = document.get(policy.document)
     if policy.by_cluster and value is not None:
-        value = value.get(cluster)
+        value = value.get(cluster) if isinstance(value, dict) else value
     return None if value == policy.undefined else value
 
 

@@ -9,6 +9,7 @@ transaction with a check that the topic is still there, so that none outlives it
 that this version does not know are kept as they are.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from magnetar.core.errors import Conflict, MetadataError, NotFound
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.store import (
+    ABSENT,
     BadRevision,
     Check,
     Delete,
@@ -139,6 +141,24 @@ class TopicPolicyStore:
         key = policies_key(topic)
         if await self._store.get(key) is not None:
             await self._store.delete(key)
+
+    async def forget_left_over(self, topic: TopicName) -> None:
+        """Those of a persistent topic that does not exist: its deletion was cut short."""
+        key, partitioned = policies_key(topic), partitioned_key(topic)
+        ledger_key = managed_ledger_key(f"{topic.namespace}/persistent/{topic.encoded_local}")
+        record, ledger = await self._store.get(key), await self._store.get(ledger_key)
+        if record is None or await self._store.get(partitioned) is not None:
+            return
+        if ledger is not None and not decode_managed_ledger(ledger_key, ledger.value).deleted:
+            return
+        with contextlib.suppress(BadRevision):  # it came to be meanwhile
+            await self._store.transact(
+                [
+                    Check(partitioned, ABSENT),
+                    Check(ledger_key, ABSENT if ledger is None else ledger.revision),
+                    Delete(key, record.revision),
+                ]
+            )
 
     async def forget_namespace(self, namespace: NamespaceName) -> None:
         """What a deletion that was cut short has left behind."""

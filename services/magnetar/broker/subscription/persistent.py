@@ -28,7 +28,6 @@ from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
 from magnetar.broker.topic.counters import RATE_PERIOD_S
-from magnetar.core.clock import Clock
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
@@ -38,6 +37,7 @@ from magnetar.core.errors import (
 )
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
@@ -91,7 +91,7 @@ class PersistentSubscription:
         cursor: Cursor,
         *,
         limits: SubscriptionLimits,
-        clock: Clock,
+        clock: SteadyClock,
         tasks: TaskSet,
     ) -> None:
         self.topic = topic
@@ -317,7 +317,7 @@ class PersistentSubscription:
 
     async def expire(self, age_s: float) -> bool:
         """Acknowledges what was published more than `age_s` ago; whether there was anything."""
-        before_ms = self.clock.now_ms() - int(age_s * 1000)
+        before_ms = self.clock.judged_ms() - int(age_s * 1000)
         return self.expire_up_to(await older_end(self.ledger, before_ms, self.cursor.mark_delete))
 
     def expire_up_to(self, target: Position | None) -> bool:

@@ -7,7 +7,7 @@ from magnetar.broker.policies.applied import BrokerPolicies
 from magnetar.broker.rates.held import HeldBudget
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.subscription.limits import SubscriptionLimits
-from magnetar.core.clock import Clock
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 
 
@@ -19,7 +19,7 @@ class TopicContext:
     (PIP-70) before each entry of a run.
     """
 
-    clock: Clock
+    clock: SteadyClock
     tasks: TaskSet
     schemas: TopicSchemas
     policies: BrokerPolicies

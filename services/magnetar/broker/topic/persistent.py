@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.entry_stamp import last_index
-from magnetar.broker.lifecycle.limits import quorums_of, retention_of
+from magnetar.broker.lifecycle.limits import KEEPS_ALL, quorums_of, retention_of
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.schema.model import SchemaInfo
@@ -62,6 +62,7 @@ class PersistentTopic(GovernedTopic):
         "counters",
         "full_name",
         "last_active_ms",
+        "loaded_ms",
         "managed_ledger",
         "name",
         "place",
@@ -79,7 +80,7 @@ class PersistentTopic(GovernedTopic):
         self.managed_ledger = managed_ledger
         self.counters = TopicCounters()
         self.subscriptions: dict[str, PersistentSubscription] = {}
-        self.last_active_ms = context.clock.now_ms()
+        self.last_active_ms = self.loaded_ms = context.clock.now_ms()
         self._dispatch_limiter: RateLimiter | None = None
         self._tasks = context.tasks
         self._closing = False
@@ -284,6 +285,10 @@ class PersistentTopic(GovernedTopic):
     def now_ms(self) -> int:
         return self._context.clock.now_ms()
 
+    def judged_ms(self) -> int:
+        """The time by which is judged how old things are: `core.steady_clock`."""
+        return self._context.clock.judged_ms()
+
     # -- life ------------------------------------------------------------------------------
 
     @property
@@ -294,7 +299,9 @@ class PersistentTopic(GovernedTopic):
     def policies_changed(self) -> None:
         """Called after a change that may concern this topic (`policies.telling`)."""
         value, ledger = self.policies.value, self.managed_ledger
-        retention, quorums = retention_of(value(RETENTION)), quorums_of(value(PERSISTENCE))
+        retention, quorums = KEEPS_ALL, quorums_of(value(PERSISTENCE))
+        if self.policies.known:
+            retention = retention_of(value(RETENTION))
         ledger.quorums = quorums
         if retention != ledger.retention:
             ledger.set_retention(retention.size_bytes, retention.time_ms)

@@ -1,0 +1,120 @@
+"""What counts as unused: use that only memory knows, names that come again, deletions cut short."""
+
+from typing import Any
+
+import pytest
+from tests.unit.lifecycle.world import NAMESPACE, World, named, world
+from tests.unit.subscription.conftest import new_consumer
+
+from magnetar.broker.policies.store import policies_key
+from magnetar.broker.subscription.spec import SubType
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.ids import EARLIEST
+from magnetar.policies.lifecycle import RETENTION, SUBSCRIPTION_EXPIRATION
+
+DAY_MS = 86_400_000
+MONTH_MINUTES = 30 * 1440
+
+
+async def crash(w: World, topic: PersistentTopic) -> PersistentTopic:
+    """Its broker ends without writing anything; loaded again."""
+    w.service.topics.abandon(lambda each: each.full_name == topic.full_name)
+    again = await w.service.topics.get_or_open(topic.name, create=False)
+    assert isinstance(again, PersistentTopic)
+    return again
+
+
+async def test_a_subscription_in_use_outlives_its_broker() -> None:
+    """Nothing came in a month, so that nothing was acknowledged, or written, in all that time."""
+    async with world() as w:
+        topic = await w.topic("t", "attached", "alone")
+        await w.set(SUBSCRIPTION_EXPIRATION, MONTH_MINUTES)
+        consumer, _ = new_consumer("a", SubType.Exclusive)
+        await topic.subscriptions["attached"].add_consumer(consumer)
+        for _ in range(29):
+            w.clock.advance(DAY_MS)
+            await w.upkeep.expire_subscriptions()
+        topic = await crash(w, topic)
+        w.clock.advance(DAY_MS * 2)  # both are alone; only one has been for a month
+        await w.upkeep.expire_subscriptions()
+        w.clock.advance(DAY_MS * 3)
+        await w.upkeep.expire_subscriptions()
+        assert set(topic.subscriptions) == {"attached"}
+
+
+async def test_clients_have_time_to_come_back() -> None:
+    """The policy is set after the crash, and knows nothing but old records."""
+    async with world() as w:
+        topic = await w.topic("t", "attached")
+        w.clock.advance(60 * DAY_MS)
+        topic = await crash(w, topic)
+        await w.set(SUBSCRIPTION_EXPIRATION, MONTH_MINUTES)
+        await w.upkeep.expire_subscriptions()
+        assert set(topic.subscriptions) == {"attached"}
+        w.clock.advance(9 * 60_000)
+        await w.upkeep.expire_subscriptions()
+        assert set(topic.subscriptions) == {"attached"}
+        w.clock.advance(2 * 60_000)
+        await w.upkeep.expire_subscriptions()
+        assert not topic.subscriptions
+
+
+async def test_one_that_came_under_the_same_name_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While the first of two expires, the second is deleted and made anew by somebody else."""
+    async with world() as w:
+        topic = await w.topic("t", "first", "second")
+        await w.set(SUBSCRIPTION_EXPIRATION, 1)
+        w.clock.advance(10 * 60_000)
+        delete = PersistentTopic.delete_subscription
+
+        async def slowly(self: PersistentTopic, name: str, *, force: bool = False) -> None:
+            await delete(self, name, force=force)
+            if name == "first":
+                await delete(self, "second")
+                await self.create_subscription("second", EARLIEST, {})
+
+        monkeypatch.setattr(PersistentTopic, "delete_subscription", slowly)
+        await w.upkeep.expire_subscriptions()
+        assert set(topic.subscriptions) == {"second"}
+
+
+async def test_a_policy_that_was_lifted_meanwhile_expires_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as w:
+        topic = await w.topic("t", "first", "second")
+        await w.set(SUBSCRIPTION_EXPIRATION, 1)
+        w.clock.advance(10 * 60_000)
+        delete = PersistentTopic.delete_subscription
+
+        async def slowly(self: PersistentTopic, name: str, *, force: bool = False) -> None:
+            await delete(self, name, force=force)
+            await w.set(SUBSCRIPTION_EXPIRATION, 0)
+
+        monkeypatch.setattr(PersistentTopic, "delete_subscription", slowly)
+        await w.upkeep.expire_subscriptions()
+        assert set(topic.subscriptions) == {"second"}
+
+
+async def test_a_topic_made_anew_begins_without_policies() -> None:
+    """Its deletion was cut short between its log and its policies."""
+    kept: dict[str, Any] = {"retentionTimeInMinutes": 7, "retentionSizeInMB": -1}
+    async with world() as w:
+        for name in ("t", "p"):
+            topic = await w.topic(name)
+            await w.set(RETENTION, kept, topic)
+            await w.service.topics.unload(topic.name)
+            await w.service.ledgers.delete(f"{NAMESPACE}/persistent/{name}")
+            assert w.service.policies.value(named(name), RETENTION) == kept
+        topic = await w.topic("t")
+        await w.service.topics.create_partitioned(named("p"), 2, {})
+        for name in ("t", "p"):
+            assert w.service.policies.own_value(named(name), RETENTION) is None
+            assert await w.service.store.get(policies_key(named(name))) is None
+        # Of one that exists they stay, however often its partitions are opened.
+        await w.set(RETENTION, kept, await w.topic("p-partition-0"))
+        await w.service.topics.unload(named("p-partition-1"))
+        topic = await w.topic("p-partition-1")
+        assert topic.policies.value(RETENTION) == kept
