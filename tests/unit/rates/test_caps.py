@@ -303,21 +303,24 @@ def test_a_namespace_decides_whether_topics_come_by_use(broker_says: bool) -> No
     virtual(scenario())
 
 
-@pytest.mark.parametrize("partitions", [3, None])
-def test_a_namespace_decides_what_comes_by_use(partitions: int | None) -> None:
+def test_a_namespace_decides_what_comes_by_use() -> None:
     async def scenario() -> None:
         async with broker(BrokerSettings(default_partitions=2)) as service:
-            value = {"allowAutoTopicCreation": True, "topicType": "partitioned"}
-            if partitions is not None:
-                value["defaultNumPartitions"] = partitions
-            await set_namespace_policy(service, admission.AUTO_TOPIC_CREATION, value)
-            found = await Client(service).request(
-                CommandType.PARTITIONED_METADATA,
-                pb.CommandPartitionedTopicMetadata(
-                    topic=TOPIC, metadata_auto_creation_enabled=True
-                ),
-            )
-            assert found.partitions == (partitions or 2)
+            client = Client(service)
+            for partitions in (3, 1):
+                value = {
+                    "allowAutoTopicCreation": True,
+                    "topicType": "partitioned",
+                    "defaultNumPartitions": partitions,
+                }
+                await set_namespace_policy(service, admission.AUTO_TOPIC_CREATION, value)
+                found = await client.request(
+                    CommandType.PARTITIONED_METADATA,
+                    pb.CommandPartitionedTopicMetadata(
+                        topic=f"{TOPIC}-{partitions}", metadata_auto_creation_enabled=True
+                    ),
+                )
+                assert found.partitions == partitions
 
     virtual(scenario())
 
