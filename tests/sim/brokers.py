@@ -1,6 +1,7 @@
 """A broker's life in the simulation, wired as its process wires it."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tests.sim.bookies import SESSION_TTL_S, registered_bookies
@@ -35,6 +36,11 @@ SETTINGS: Final = BrokerSettings(
 )
 
 
+MESSAGE_TTL_S: Final = 1_800
+"""More than a run lasts: nothing may expire, whatever the clocks say."""
+AGES_EVERY_S: Final = 1.0
+
+
 async def prepare_cluster(metadata: MetadataServer) -> None:
     """What the first broker of a cluster makes."""
     store = MetadataClient(metadata, SimClock(metadata.loop))
@@ -60,7 +66,11 @@ async def broker_main(node: Node, world: "World") -> None:
         ),
     )
     session = MetadataSession(store, SESSION_TTL_S, clock, node.name)
-    service = BrokerService(SETTINGS, store, factory, clock, session=session)
+    settings = SETTINGS
+    if plan.ages:
+        every = AGES_EVERY_S / 60
+        settings = replace(SETTINGS, message_ttl_s=MESSAGE_TTL_S, ttl_check_interval_minutes=every)
+    service = BrokerService(settings, store, factory, clock, session=session)
     await bookies.start()
     await service.start(
         SimSocket(node.name, BROKER_PORT),  # type: ignore[arg-type]  # has what is asked of it

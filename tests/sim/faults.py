@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BETWEEN_RESETS_S: Final = 0.4
 BETWEEN_STALLS_S: Final = 0.4
 FLIPPED_BITS_MAX: Final = 3
+LEAPS_MS: Final = (-31_536_000_000, -7_200_000, 7_200_000, 31_536_000_000)
+"""Two hours and a year: more than `brokers.MESSAGE_TTL_S`."""
 STOP_S_MAX: Final = 30.0
 STEPS_MAX: Final = 40
 FLIPPED_BEHIND_BYTES: Final = 6 << 10
@@ -257,6 +259,17 @@ async def _wipe(world: "World", fault: FaultPlan, rng: Random) -> None:
 async def _clock_jump(world: "World", fault: FaultPlan, rng: Random) -> None:
     node = world.nodes[rng.choice(sorted(world.nodes))]
     jump_ms = rng.choice((-30_000, -3_000, 3_000, 30_000))
+    if world.plan.ages:
+        # Until it is put right, which a new life finds done; one that begins with a wrong clock
+        # has nothing to see that by.
+        leap_ms = rng.choice(LEAPS_MS)
+        world.tell(f"the wall clock of {node.name} leaps by {leap_ms / 1000:.0f} s")
+        clock = node.clock
+        clock.skew_ms += leap_ms
+        await asyncio.sleep(fault.for_s)
+        clock.skew_ms -= leap_ms
+        world.tell(f"the wall clock of {node.name} is put right")
+        return
     world.tell(f"the wall clock of {node.name} jumps by {jump_ms / 1000:.0f} s")
     node.jump_clock(jump_ms)
 

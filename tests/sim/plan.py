@@ -40,6 +40,9 @@ FAULT_KINDS: Final = (
 LOSSY: Final = frozenset(("flip bits", "flip journal", "wipe bookie"))
 """Kinds that take a copy for good: a run has at most one such, on one bookie."""
 
+AGES: Final = 0xA6E5
+AGES_CHANCE: Final = 0.3
+
 QUORUMS: Final = ((3, 2, 2), (2, 2, 2), (3, 3, 2), (4, 3, 2), (3, 2, 2))
 
 
@@ -82,6 +85,8 @@ class Plan:
     rollover_entries: int
     topics: list[TopicPlan] = field(default_factory=list)
     faults: list[FaultPlan] = field(default_factory=list)
+    ages: bool = False
+    """Messages expire that are older than any run is long; wall clocks make great leaps."""
     weather: Weather = field(default_factory=Weather)
 
     @property
@@ -108,6 +113,8 @@ def draw_plan(seed: int) -> Plan:
             slow_s=rng.choice((0.05, 0.3)),
         ),
     )
+    # Of its own randomness: what other seeds draw stays what it was.
+    plan.ages = plan.world == "topics" and Random(seed ^ AGES).random() < AGES_CHANCE
     fault_span_s = rng.choice((6.0, 12.0, 20.0))
     if plan.world == "ledgers":
         plan.brokers = rng.choice((2, 3))

@@ -40,6 +40,8 @@ def simulate(
     begun = time.perf_counter()
     determinism.begin(seed)
     plan = draw_plan(seed)
+    if bug is not None:
+        plan.ages = False  # its seeds were found without, unless it leans to that
     if bug is not None and bug.lean is not None:
         bug.lean(plan)
     if bug is not None and planted:

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tests.sim.bugs.bug import Bug, plant
-from tests.sim.bugs.leaning import faults, many_rollovers, quorum, together, topics
+from tests.sim.bugs.leaning import ages, faults, many_rollovers, quorum, together, topics
 
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
+from magnetar.core.steady_clock import SteadyClock
 from magnetar.ledger.replicated_writer import ReplicatedWriter
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.ledger_list import LedgerList
@@ -44,6 +45,10 @@ def receipts_after_the_first_copy() -> None:
         self._ack_quorum = 1
 
     plant(ReplicatedWriter, "__init__", hasty)
+
+
+def ages_go_by_the_wall_clock() -> None:
+    plant(SteadyClock, "_counted_ms", lambda self: self._clock.now_ms())
 
 
 def nothing_is_redelivered() -> None:
@@ -90,6 +95,14 @@ BUGS: Final = (
             quorum(2, 2, 2),
             faults("wipe bookie", "slow disk", "kill broker", "pause bookie", count=9),
         ),
+    ),
+    Bug(
+        "ages go by the wall clock",
+        "A time server goes mad, or a suspended machine comes back: all that is kept for a time "
+        "expires at once.",
+        ages_go_by_the_wall_clock,
+        1,
+        together(topics(), ages(), faults("clock jump", count=8)),
     ),
     Bug(
         "nothing is redelivered",

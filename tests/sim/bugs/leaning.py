@@ -30,6 +30,15 @@ def topics() -> Lean:
     return lean
 
 
+def ages() -> Lean:
+    """Messages have a TTL, and wall clocks make great leaps."""
+
+    def lean(plan: Plan) -> None:
+        plan.ages = True
+
+    return lean
+
+
 def faults(*kinds: str, count: int = 6, for_s: float = 2.0) -> Lean:
     """These faults and no others; one that takes a copy for good comes once."""
 

@@ -18,7 +18,7 @@ MONTH_MINUTES = 30 * 1440
 
 async def crash(w: World, topic: PersistentTopic) -> PersistentTopic:
     """Its broker ends without writing anything; loaded again."""
-    w.service.topics.abandon(lambda each: each.full_name == topic.full_name)
+    w.service.topics.abandon(lambda each: each is topic)
     again = await w.service.topics.get_or_open(topic.name, create=False)
     assert isinstance(again, PersistentTopic)
     return again

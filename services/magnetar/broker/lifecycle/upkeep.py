@@ -246,7 +246,7 @@ class Upkeep:
     def _is_to_go(self, topic: Topic, *, noting: bool = False) -> bool:
         """Whether the topic is to be deleted; with `noting`, time without use begins here."""
         value = topic.policies.value(INACTIVE_TOPICS)
-        if value is None or not value["deleteWhileInactive"] or not _may_be_cut(topic):
+        if value is None or not value["deleteWhileInactive"]:
             return False
         if self._clock.is_future(topic.last_active_ms):
             topic.last_active_ms = self._clock.now_ms()
@@ -257,7 +257,7 @@ class Upkeep:
         retention = KEEPS_NOTHING
         if isinstance(topic, PersistentTopic):
             retention = retention_of(topic.policies.value(RETENTION))
-        return is_to_go(use, policy, retention, now_ms)
+        return is_to_go(use, policy, retention, now_ms) and _may_be_cut(topic)
 
     # -- working
 
