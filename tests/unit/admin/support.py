@@ -52,6 +52,12 @@ class Peer:
     async def is_alive(self) -> bool:
         return True
 
+    def publishing(self, size_bytes: int) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
     def send_receipts(
         self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
     ) -> None:
