@@ -118,3 +118,20 @@ async def test_a_topic_made_anew_begins_without_policies() -> None:
         await w.service.topics.unload(named("p-partition-1"))
         topic = await w.topic("p-partition-1")
         assert topic.policies.value(RETENTION) == kept
+
+
+async def test_a_late_deletion_does_not_take_the_policies_of_the_next() -> None:
+    """Who deleted was paused between the log and the policies; others have made it anew since."""
+    kept: dict[str, Any] = {"retentionTimeInMinutes": 7, "retentionSizeInMB": -1}
+    async with world() as w:
+        topic = await w.topic("t")
+        await w.set(RETENTION, kept, topic)
+        await w.service.policies.forget(topic.name)
+        assert topic.policies.value(RETENTION) == kept
+        assert await w.service.store.get(policies_key(topic.name)) is not None
+        await w.service.topics.delete(topic.name, force=True)
+        assert await w.service.store.get(policies_key(topic.name)) is None
+        await w.service.topics.create_partitioned(topic.name, 2, {})
+        await w.set(RETENTION, kept, await w.topic("t-partition-0"))
+        await w.service.policies.forget(topic.name)
+        assert await w.service.store.get(policies_key(topic.name)) is not None

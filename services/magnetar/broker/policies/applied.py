@@ -237,7 +237,7 @@ class BrokerPolicies:
         """The topic is about to be created: it begins without policies, whatever was left over."""
         known = self._following.records.get(policies_key(topic))
         if known is not None and topic.persistent:
-            await self.documents.forget_left_over(topic)
+            await self.documents.forget(topic)
             await self.confirm(topic)
 
     # -- what the watches tell

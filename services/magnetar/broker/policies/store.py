@@ -137,28 +137,23 @@ class TopicPolicyStore:
         raise Conflict(f"The policies of {topic} are being changed by others; try again")
 
     async def forget(self, topic: TopicName) -> None:
-        """The topic has gone: its policies go with it. Those of a partition's parent stay."""
-        key = policies_key(topic)
-        if await self._store.get(key) is not None:
-            await self._store.delete(key)
+        """The topic has gone: its policies go with it. Those of a partition's parent stay.
 
-    async def forget_left_over(self, topic: TopicName) -> None:
-        """Those of a persistent topic that does not exist: its deletion was cut short."""
+        If it is there (again), they are its own, and stay: who deletes may be late with that.
+        """
         key, partitioned = policies_key(topic), partitioned_key(topic)
-        ledger_key = managed_ledger_key(f"{topic.namespace}/persistent/{topic.encoded_local}")
-        record, ledger = await self._store.get(key), await self._store.get(ledger_key)
+        record = await self._store.get(key)
         if record is None or await self._store.get(partitioned) is not None:
             return
-        if ledger is not None and not decode_managed_ledger(ledger_key, ledger.value).deleted:
-            return
+        operations: list[Operation] = [Check(partitioned, ABSENT), Delete(key, record.revision)]
+        if topic.persistent:
+            ledger_key = managed_ledger_key(f"{topic.namespace}/persistent/{topic.encoded_local}")
+            ledger = await self._store.get(ledger_key)
+            if ledger is not None and not decode_managed_ledger(ledger_key, ledger.value).deleted:
+                return
+            operations.append(Check(ledger_key, ABSENT if ledger is None else ledger.revision))
         with contextlib.suppress(BadRevision):  # it came to be meanwhile
-            await self._store.transact(
-                [
-                    Check(partitioned, ABSENT),
-                    Check(ledger_key, ABSENT if ledger is None else ledger.revision),
-                    Delete(key, record.revision),
-                ]
-            )
+            await self._store.transact(operations)
 
     async def forget_namespace(self, namespace: NamespaceName) -> None:
         """What a deletion that was cut short has left behind."""

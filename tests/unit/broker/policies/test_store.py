@@ -72,6 +72,9 @@ async def test_partitions_have_those_of_their_topic(store: MemoryStore) -> None:
         assert (await policies.read(name)).local == {"max_producers": 5}
     await policies.forget(PARTITIONED.partition(1))
     assert not (await policies.read(PARTITIONED)).empty
+    await policies.forget(PARTITIONED)  # who thinks that it has gone
+    assert not (await policies.read(PARTITIONED)).empty
+    await resources.delete_partitioned(PARTITIONED)
     await policies.forget(PARTITIONED)
     assert (await policies.read(PARTITIONED)).empty
 
