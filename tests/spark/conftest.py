@@ -1,10 +1,13 @@
 """One Spark (`local[2]`) and one cluster of real processes for all tests of the data source.
 
 Spark's Python workers are processes of their own, started as `PYSPARK_PYTHON`: this interpreter.
-Topics are written by the official client; `Table` reads them through Spark with the cluster's URLs.
+Topics are written by the official client. Most tests read them through `Log`, which does in this
+process what Spark's workers do; those that are about Spark itself take `spark`.
 """
 
+import asyncio
 import os
+import pickle
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,13 +15,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import pulsar
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from tests.support.cluster_processes import brokers, running_cluster
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from tests.support.cluster_processes import brokers, running_cluster, wait_for
 
 import magnetar_spark
 from magnetar.cluster.local.cluster import LocalCluster
+from magnetar_spark.filters import Bounds
+from magnetar_spark.options import ReadOptions
+from magnetar_spark.planner import Plan, plan_read
+from magnetar_spark.source import PulsarDataSource
 
 TIMEOUT_S = 180
 
@@ -86,32 +95,48 @@ def topic() -> str:
 
 
 @dataclass(frozen=True)
-class Table:
-    """Reads topics of the cluster."""
+class Log:
+    """Reads topics of the cluster as tasks of Spark do, in this process."""
 
-    spark: SparkSession
     cluster: LocalCluster
 
-    @property
-    def options(self) -> dict[str, str]:
+    def options(self, topic: str, **options: str) -> dict[str, str]:
+        """Given ones have underscores for dots."""
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        named = {"topic": topic} if topic else {}
         return {
             "service.url": self.cluster.service_url,
             "admin.url": brokers(self.cluster)[0].http_url,
             "metadata.url": self.cluster.metadata_url,
+            **named,
+            **given,
         }
 
-    def read(self, topic: str = "", schema: str = "", **options: str) -> DataFrame:
-        """A batch read; options with underscores for dots."""
-        given = {name.replace("_", "."): value for name, value in options.items()}
-        reader = self.spark.read.format("pulsar").options(**self.options, **given)
-        if topic:
-            reader = reader.option("topic", topic)
-        return (reader.schema(schema) if schema else reader).load()
+    def plan(self, topic: str, bounds: Bounds | None = None, **options: str) -> Plan:
+        read = ReadOptions.parse(self.options(topic, **options))
+        return asyncio.run(plan_read(read, bounds or Bounds()))
+
+    def rows(
+        self, topic: str, bounds: Bounds | None = None, columns: tuple[str, ...] = (), **options: str
+    ) -> list[dict[str, Any]]:
+        """Every row, each task's one behind the other's."""
+        source = PulsarDataSource(self.options(topic, **options))
+        whole = source.schema()
+        wanted = StructType([whole[name] for name in columns]) if columns else whole
+        reader = source.reader(wanted)
+        reader._bounds = bounds or Bounds()
+        rows: list[dict[str, Any]] = []
+        for partition in reader.partitions():
+            task = pickle.loads(pickle.dumps((reader, partition)))  # noqa: S301
+            for batch in task[0].read(task[1]):
+                batch.validate(full=True)
+                rows += batch.to_pylist(maps_as_pydicts="strict")
+        return rows
 
 
 @pytest.fixture
-def table(spark: SparkSession, cluster: LocalCluster) -> Table:
-    return Table(spark, cluster)
+def log(cluster: LocalCluster) -> Log:
+    return Log(cluster)
 
 
 @pytest.fixture
@@ -120,6 +145,27 @@ def messages(client: pulsar.Client) -> Callable[[str, int], list[Any]]:
 
     def read(topic: str, count: int) -> list[Any]:
         with closing(client.create_reader(topic, pulsar.MessageId.earliest)) as reader:
-            return [reader.read_next(10_000) for _ in range(count)]
+            return [reader.read_next(30_000) for _ in range(count)]
 
     return read
+
+
+@pytest.fixture
+def trimmed(cluster: LocalCluster) -> Callable[[str], None]:
+    """Has the broker let go of a topic's closed ledgers."""
+
+    def trim(topic: str) -> None:
+        path = topic.replace("://", "/")
+        base = f"{brokers(cluster)[0].http_url}/admin/v2/{path}"
+        retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+        httpx.post(f"{base}/retention", json=retention).raise_for_status()
+        stats = f"{base}/internalStats"
+        before = len(httpx.get(stats).json()["ledgers"])
+
+        def fewer() -> bool:
+            httpx.post(f"{base}/trim").raise_for_status()
+            return len(httpx.get(stats).json()["ledgers"]) < before
+
+        wait_for(fewer, "ledgers trimmed")
+
+    return trim

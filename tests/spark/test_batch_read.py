@@ -8,11 +8,11 @@ from typing import Any
 
 import pulsar
 import pytest
-from pyspark.sql import Row
-from tests.spark.conftest import Table
+from tests.spark.conftest import Log
 
 from magnetar.cluster.local.cluster import LocalCluster
 
+Row = dict[str, Any]
 Messages = Callable[[str, int], list[Any]]
 COMPRESSIONS = {
     "none": pulsar.CompressionType.NONE,
@@ -23,6 +23,10 @@ COMPRESSIONS = {
 }
 
 
+def milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
 def of_row(row: Row) -> tuple[Any, ...]:
     event_time = row["__eventTime"]
     return (
@@ -30,8 +34,8 @@ def of_row(row: Row) -> tuple[Any, ...]:
         bytes(row["__messageId"]),
         (row["__key"] or b"").decode(),
         row["__messageProperties"],
-        int(row["__publishTime"].replace(tzinfo=UTC).timestamp() * 1000 + 0.5),
-        0 if event_time is None else int(event_time.replace(tzinfo=UTC).timestamp() * 1000 + 0.5),
+        milliseconds(row["__publishTime"]),
+        0 if event_time is None else milliseconds(event_time),
         row["__producer"],
         bytes(row["__orderingKey"] or b"").decode(),
     )
@@ -57,6 +61,7 @@ def in_order(rows: list[Row]) -> list[Row]:
 def publish_all_kinds(client: pulsar.Client, topic: str) -> int:
     """Every form in which an entry comes; returns how many messages that makes."""
     count = 0
+    results: list[Any] = []
     for number, (name, compression) in enumerate(COMPRESSIONS.items()):
         for batched in (True, False):
             with closing(
@@ -73,8 +78,8 @@ def publish_all_kinds(client: pulsar.Client, topic: str) -> int:
                 for index in range(60):
                     plain = index < 25  # alike first, then all kinds
                     producer.send_async(
-                        f"{name} {index:03}".encode() * (1 if plain else index % 7),
-                        None,
+                        f"{name} {index:03}".encode() * (1 if plain else 1 + index % 6),
+                        lambda result, _: results.append(result),
                         partition_key="" if plain else f"key-{index % 11}",
                         ordering_key="" if plain or index % 2 else f"order-{index}",
                         properties={} if plain or index % 3 else {"a": str(index), "ü": "é"},
@@ -87,14 +92,15 @@ def publish_all_kinds(client: pulsar.Client, topic: str) -> int:
     ) as producer:
         producer.send(b"0123456789abcdef" * (13 << 16))  # 13 MiB: three chunks
         count += 1
+    assert set(results) == {pulsar.Result.Ok}
     return count
 
 
 def test_every_form_of_message_equals_what_a_consumer_gets(
-    table: Table, client: pulsar.Client, topic: str, messages: Messages
+    log: Log, client: pulsar.Client, topic: str, messages: Messages
 ) -> None:
     count = publish_all_kinds(client, topic)
-    rows = in_order(table.read(topic, partition_bytes="20000").collect())
+    rows = in_order(log.rows(topic, partition_bytes="20000"))
     expected = messages(topic, count)
     assert [of_row(row) for row in rows] == [of_message(message) for message in expected]
     assert {row["__topic"] for row in rows} == {topic}

@@ -8,9 +8,10 @@ only which byte ends them. One comparison shows how many messages are alike, and
 table are the columns of the result.
 
 Where there are fewer than ALIKE_MIN, ALIKE_TRIES times in one batch, the rest of the batch is
-walked message by message. Heads with fields that are not known here are left to protobuf.
+scanned message by message (`scan`). Heads with fields that neither knows are left to protobuf.
 """
 
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from magnetar.wire._pb.PulsarApi_pb2 import SingleMessageMetadata
 from magnetar.wire.framing import METADATA_SIZE_BYTES, MalformedEntry
 from magnetar_spark.decode.builders import NULL_NUMBER, Numbers
 from magnetar_spark.decode.rows import Rows
+from magnetar_spark.decode.scan import add_scanned
 
 ALIKE_MIN: Final = 8
 ALIKE_TRIES: Final = 2
@@ -79,9 +81,8 @@ def add_batch(rows: Rows, plain: bytes, count: int) -> None:
         _add_alike(rows, table[at : at + found * stride].reshape(found, stride), head, index)
         at += found * stride
         index += found
-    while index < count:
-        at = _add_one(rows, plain, at, index)
-        index += 1
+    if index < count:
+        add_scanned(rows, plain, at, index, count, partial(_add_one, rows, plain))
 
 
 def walked(plain: bytes, at: int) -> Head | None:

@@ -57,16 +57,6 @@ class NumberColumn:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def numbers_array(values: Numbers, kind: pa.DataType) -> pa.Array:
-    """As an Arrow array; NULL_NUMBER is null."""
-    null = values == NULL_NUMBER
-    if null.any():
-        if null.all():
-            return pa.nulls(len(values), kind)
-        return pa.array(values, pa.int64(), mask=null).cast(kind)
-    return pa.array(values, pa.int64()).cast(kind)
-
-
 class BytesColumn:
     """Byte strings of any length, some of them null."""
 
@@ -87,6 +77,17 @@ class BytesColumn:
         """None of them null."""
         self._data.extend(values)
         self._lengths.extend(map(len, values))
+
+    def extend_some(self, values: Sequence[bytes | None]) -> None:
+        """Some of them, or all, null."""
+        full = [value for value in values if value is not None]
+        if len(full) == len(values):
+            self.extend(full)
+        elif not full:
+            self.nulls(len(values))
+        else:
+            self._data.extend(full)
+            self._lengths.extend([NULL if value is None else len(value) for value in values])
 
     def run(self, data: bytes, length: int, count: int) -> None:
         """`count` values of this length, one behind the other."""
@@ -126,6 +127,11 @@ def _offsets(lengths: Numbers) -> pa.Buffer:
     return pa.py_buffer(offsets)
 
 
+def _utf8(text: str | bytes) -> bytes:
+    """The runtime hands out bytes for text that is not UTF-8."""
+    return text.encode() if isinstance(text, str) else bytes(text)
+
+
 class PropertiesColumn:
     """Maps of text to text, never null, mostly empty."""
 
@@ -140,8 +146,8 @@ class PropertiesColumn:
         """What protobuf has as repeated KeyValue."""
         count = 0
         for each in properties:
-            self._keys.add(each.key.encode())
-            self._values.add(each.value.encode())
+            self._keys.add(_utf8(each.key))
+            self._values.add(_utf8(each.value))
             count += 1
         self._counts.add(count)
 

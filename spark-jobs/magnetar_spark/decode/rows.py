@@ -21,7 +21,6 @@ from magnetar_spark.decode.builders import (
     BytesColumn,
     NumberColumn,
     PropertiesColumn,
-    numbers_array,
 )
 from magnetar_spark.decode.message_ids import message_ids
 from magnetar_spark.decode.payloads import NO_VERSION
@@ -199,7 +198,7 @@ class Rows:
         if name == EVENT_TIME and self.event_time is not None:
             return _times(self.event_time.take())
         if name == SEQUENCE_ID and self.sequence is not None:
-            return numbers_array(self.sequence.take(), kind)
+            return pa.array(self.sequence.take(), kind)
         if name == BATCH_INDEX:
             return pa.array(index.astype(np.int32), kind)
         return None

@@ -1,0 +1,205 @@
+"""What a read touches: which ledgers, no broker, no subscription, nothing in the metadata store."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pulsar
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In
+from tests.spark.conftest import Log
+from tests.support.cluster_processes import brokers
+
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import PersistenceError, PreconditionFailed, TopicNotFound
+from magnetar.metadata.opening import open_store
+from magnetar_spark.filters import Bounds
+from magnetar_spark.log.reading import EntryReader
+from magnetar_spark.options import ReadOptions
+
+ENTRIES = 70
+"""Four ledgers: the cluster's have 20 entries at most."""
+
+
+def publish(client: pulsar.Client, topic: str, count: int = ENTRIES, size: int = 100) -> list[Any]:
+    """Messages that are entries of their own; their ids."""
+    with closing(client.create_producer(topic, batching_enabled=False)) as producer:
+        return [producer.send(f"{index:06}".encode().ljust(size)) for index in range(count)]
+
+
+def numbers(rows: list[dict[str, Any]]) -> list[int]:
+    return [int(row["value"]) for row in rows]
+
+
+def metadata_of(log: Log) -> dict[str, tuple[bytes, int]]:
+    """All that the metadata store holds, less what processes say of their own load."""
+
+    async def read() -> dict[str, tuple[bytes, int]]:
+        store = await open_store(log.cluster.metadata_url, SystemClock())
+        try:
+            return {r.key: (r.value, r.revision) for r in await store.list("/")}
+        finally:
+            await store.close()
+
+    return {
+        key: value
+        for key, value in asyncio.run(read()).items()
+        if key.startswith(("/managed-ledger", "/ledger", "/schemas", "/partitioned", "/namespaces"))
+    }
+
+
+def test_an_open_ledger_is_read_to_its_end_and_stays_open(
+    log: Log, client: pulsar.Client, topic: str
+) -> None:
+    with closing(client.create_producer(topic, batching_enabled=False)) as producer:
+        for index in range(25):
+            producer.send(str(index).encode())
+        before = metadata_of(log)
+        assert numbers(log.rows(topic)) == list(range(25))
+        # Bookies know of the last entry when the next one comes: without the broker it is not read.
+        assert numbers(log.rows(topic, admin_url=""))[:24] == list(range(24))
+        assert metadata_of(log) == before
+        last = producer.send(b"25")
+        assert numbers(log.rows(topic)) == list(range(26))
+    row = log.rows(topic)[-1]
+    assert (row["__ledgerId"], row["__entryId"]) == (last.ledger_id(), last.entry_id())
+
+
+def test_no_subscription_is_left(log: Log, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, 5)
+    log.rows(topic)
+    url = f"{brokers(log.cluster)[0].http_url}/admin/v2/{topic.replace('://', '/')}/stats"
+    stats = httpx.get(url).json()
+    assert stats["subscriptions"] == {}
+    assert stats["msgOutCounter"] == 0
+
+
+def test_filters_and_options_prune_ledgers(log: Log, client: pulsar.Client, topic: str) -> None:
+    ids = publish(client, topic)
+    ledgers = sorted({each.ledger_id() for each in ids})
+    assert len(ledgers) >= 3
+
+    def planned(*filters: Any, **options: str) -> set[int]:
+        plan = log.plan(topic, Bounds(filters), **options)
+        return {each.ledger_id for task in plan.tasks for each in task}
+
+    assert planned() == set(ledgers)
+    assert planned(EqualTo(("__ledgerId",), ledgers[1])) == {ledgers[1]}
+    assert planned(In(("__ledgerId",), tuple(ledgers[:2]))) == set(ledgers[:2])
+    assert planned(GreaterThanOrEqual(("__ledgerId",), ledgers[2])) == set(ledgers[2:])
+    assert planned(EqualTo(("__partition",), 3)) == set()
+    assert planned(EqualTo(("__topic",), "persistent://public/default/other")) == set()
+    hour_ms = 3_600_000
+    now_ms = SystemClock().now_ms()
+    assert planned(GreaterThan(("__publishTime",), now_ms + hour_ms)) <= {ledgers[-1]}
+    assert planned(startingTime=str(now_ms + hour_ms)) <= {ledgers[-1]}
+    assert planned(endingTime=str(now_ms - hour_ms)) == set()
+    first = f'{{"{topic}": "{ledgers[1]}:3"}}'
+    assert planned(startingOffsets=first) == set(ledgers[1:])
+    assert numbers(log.rows(topic, startingOffsets=first))[0] == ids.index(
+        next(each for each in ids if (each.ledger_id(), each.entry_id()) == (ledgers[1], 3))
+    )
+    assert numbers(log.rows(topic, endingOffsets=first))[-1] == numbers(
+        log.rows(topic, startingOffsets=first)
+    )[0]
+
+
+def test_what_is_pruned_is_not_asked_of_bookies(
+    log: Log, client: pulsar.Client, topic: str
+) -> None:
+    ids = publish(client, topic)
+    one = ids[0].ledger_id()
+
+    def entries_read(bounds: Bounds) -> int:
+        plan = log.plan(topic, bounds)
+        settings = ReadOptions.parse(log.options(topic)).log
+        with EntryReader(settings, plan.bookies) as reader:
+            for task in plan.tasks:
+                for ranged in task:
+                    for _ in reader.read(ranged):
+                        pass
+            return reader.entries
+
+    assert entries_read(Bounds()) == ENTRIES
+    assert entries_read(Bounds([EqualTo(("__ledgerId",), one)])) == sum(
+        each.ledger_id() == one for each in ids
+    )
+
+
+def test_times_are_exact(log: Log, client: pulsar.Client, topic: str) -> None:
+    publish(client, topic, 3)
+    time.sleep(0.01)  # publish times are in ms: the next ones are later
+    publish(client, topic, 2)
+    times = [round(row["__publishTime"].timestamp() * 1000) for row in log.rows(topic)]
+    assert len(log.rows(topic, startingTime=str(times[3]))) == times[3:].count(times[3]) + sum(
+        each > times[3] for each in times
+    )
+    assert len(log.rows(topic, endingTime=str(times[2]))) == 3
+
+
+def test_ranges_of_any_size_have_every_message_once(
+    log: Log, client: pulsar.Client, topic: str
+) -> None:
+    """Chunked messages between others, cut by ranges of a few entries."""
+    with (
+        closing(
+            client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+        ) as chunked,
+        closing(client.create_producer(topic, batching_enabled=True)) as plain,
+    ):
+        sent = []
+        for index in range(4):
+            plain.send(b"small %d" % index)
+            large = bytes([65 + index]) * (11 << 20)
+            chunked.send(large)
+            sent += [b"small %d" % index, large]
+    whole = log.rows(topic)
+    assert [row["value"] for row in whole] == sent
+    in_pieces = log.rows(topic, partition_bytes="1024")
+    assert in_pieces == whole
+    assert len(log.plan(topic, partition_bytes="1024").tasks) > 8
+
+
+def test_partitioned_topics_and_patterns(log: Log, client: pulsar.Client, topic: str) -> None:
+    url = f"{brokers(log.cluster)[0].http_url}/admin/v2/{topic.replace('://', '/')}/partitions"
+    httpx.put(url, json=3).raise_for_status()
+    publish(client, topic, 9)
+    rows = log.rows(topic)
+    assert sorted(numbers(rows)) == list(range(9))
+    assert {row["__partition"] for row in rows} == {0, 1, 2}
+    assert {row["__topic"] for row in rows} == {f"{topic}-partition-{n}" for n in range(3)}
+    name = topic.rpartition("/")[2]
+    assert len(log.rows("", topicsPattern=f"public/default/{name[:-2]}.*")) == 9
+    assert len(log.rows("", topics=f"{name}-partition-0, {topic}-partition-1")) == 6
+
+
+def test_mistakes_name_the_option(log: Log, topic: str) -> None:
+    cases: list[tuple[dict[str, str], type[Exception], str]] = [
+        ({}, PreconditionFailed, "exactly one of"),
+        ({"topic": "a", "topics": "b"}, PreconditionFailed, "exactly one of"),
+        ({"topics": "a,,b"}, PreconditionFailed, "empty name"),
+        ({"topic": "a", "startingOffsets": "soon"}, PreconditionFailed, "startingOffsets"),
+        ({"topic": "a", "startingTime": "-1"}, PreconditionFailed, "startingTime"),
+        ({"topic": "a", "partition.bytes": "1M"}, PreconditionFailed, "partition.bytes"),
+        ({"topic": "a", "metadata.url": "local:/x"}, PreconditionFailed, "cluster"),
+        ({"topic": topic}, TopicNotFound, "does not exist"),
+    ]
+    for options, error, text in cases:
+        given = {**log.options(""), **options}
+        with pytest.raises(error, match=text):
+            log.rows("", **{name.replace(".", "_"): value for name, value in given.items()})
+
+
+def test_what_retention_let_go_is_told(
+    log: Log, client: pulsar.Client, topic: str, trimmed: Callable[[str], None]
+) -> None:
+    ids = publish(client, topic)
+    start = f'{{"{topic}": "{ids[0].ledger_id()}:0"}}'
+    trimmed(topic)
+    with pytest.raises(PersistenceError, match="failOnDataLoss"):
+        log.rows(topic, startingOffsets=start)
+    left = log.rows(topic, startingOffsets=start, failOnDataLoss="false")
+    assert numbers(left) == list(range(ENTRIES - len(left), ENTRIES))
