@@ -1,14 +1,17 @@
 """Nothing goes while it is not sure what holds: strange records, late news, topics at rest."""
 
+import asyncio
+
 import msgspec
 import pytest
 from tests.unit.lifecycle.world import ENTRIES_PER_LEDGER, NAMESPACE, World, named, world
 
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.ownership.rings import namespace_key
-from magnetar.broker.policies.store import policies_key
+from magnetar.broker.policies.store import Change, policies_key
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.ids import EARLIEST
+from magnetar.core.names import TopicName
 from magnetar.metadata.store import MetadataUnavailable
 from magnetar.policies.lifecycle import (
     INACTIVE_TOPICS,
@@ -121,26 +124,40 @@ async def filled_again(w: World, count: int) -> PersistentTopic:
     return topic
 
 
+async def told_late(w: World, name: TopicName, change: Change) -> None:
+    """Another broker changes a topic's policies, and the watch here says nothing of it."""
+    following = w.service.policies._following
+
+    def nothing(*_: object) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(following, "_put", nothing)
+        patch.setattr(following, "_gone", nothing)
+        await w.service.policies.documents.update(name, change)
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+
 async def test_what_another_broker_has_set_is_asked_for_before_anything_goes() -> None:
-    """The watch has not told yet that the topic is kept for a week, and its TTL is gone."""
     async with world() as w:
-        topic = await filled(w)
+        topic = await filled(w, aged=False)
         await topic.create_subscription("s", EARLIEST, {})
-        before = topic.managed_ledger.entries_total
-        following = w.service.policies._following
-        following._changed = lambda _key, _record: None  # the watch hangs
-        policies = w.service.policies
-        told = policies._record_changed
-        store = policies.documents
-        await store.update(topic.name, lambda own: own.having(RETENTION.name, WEEK))
+        await topic.create_subscription("done", topic.managed_ledger.last_confirmed, {})
         await w.set(RETENTION, SHORT)
         await w.set(MESSAGE_TTL, 60)
-        await store.update(topic.name, lambda own: own.having(MESSAGE_TTL.name, 1_000_000))
-        following._changed = told
-        following.records.clear()
+        before = topic.managed_ledger.entries_total
+        await told_late(
+            w,
+            topic.name,
+            lambda own: own.having(RETENTION.name, WEEK).having(MESSAGE_TTL.name, 1_000_000),
+        )
+        w.clock.advance(3_600_000)
         assert topic.policies.value(RETENTION) == SHORT
-        await rounds(w, topic)
+        assert topic.policies.value(MESSAGE_TTL) == 60
+        await w.upkeep.expire_messages()
         assert topic.subscriptions["s"].cursor.backlog == before
+        await topic.subscriptions["s"].clear_backlog()
+        await rounds(w, topic)
         assert topic.managed_ledger.entries_total == before
         assert topic.policies.value(RETENTION) == WEEK
 
@@ -150,18 +167,9 @@ async def test_a_policy_that_another_broker_removed_does_not_hold_any_more() -> 
         topic = await filled(w, aged=False)
         before = topic.managed_ledger.entries_total
         await w.set(RETENTION, SHORT, topic)
-        key = policies_key(topic.name)
-        record = w.service.policies._following.records[key]
-        w.service.policies._following._at = record.revision
-        changed = w.service.policies._following._changed
-        w.service.policies._following._changed = lambda _key, _record: None
-        await w.service.policies.documents.update(
-            topic.name, lambda own: own.having(RETENTION.name, None)
-        )
-        w.service.policies._following.records[key] = record  # the watch has not told
-        w.service.policies._following._changed = changed
-        assert topic.policies.value(RETENTION) == SHORT
+        await told_late(w, topic.name, lambda own: own.having(RETENTION.name, None))
         w.clock.advance(3_600_000)
+        assert topic.policies.value(RETENTION) == SHORT
         await rounds(w, topic)
         assert topic.managed_ledger.entries_total == before
         assert topic.policies.value(RETENTION) == WEEK
