@@ -49,7 +49,7 @@ async def parse(request: Request, kind: type[T], *, plain: bool = False) -> T | 
         return msgspec.convert(given, type=kind, strict=False)
     except msgspec.ValidationError as error:
         raise HTTPException(400, f"The body does not fit: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, f"The body is not valid JSON: {error}") from error
 
 

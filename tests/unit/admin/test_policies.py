@@ -219,3 +219,33 @@ async def test_policies_of_non_persistent_topics(admin: Admin) -> None:
 
 def at_name(name: str) -> Policy:
     return next(policy for policy in at(Level.TOPIC) if policy.name == name)
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 2_000 + b"]" * 2_000, b'{"a":' * 2_000 + b"1" + b"}" * 2_000]
+)
+@pytest.mark.parametrize(
+    "path", [f"{NAMESPACE}/retention", f"{NAMESPACE}/messageTTL", "~/namespaces/t1/n2"]
+)
+async def test_what_is_nested_too_deep_is_no_policy(admin: Admin, body: bytes, path: str) -> None:
+    method = "PUT" if path.endswith("n2") else "POST"
+    assert (await admin.call(method, path, body)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"),
+    [("bundles", 5, 412), ("auth_policies", 5, 400), ("properties", "x", 400)],
+)
+async def test_a_document_whose_fields_are_of_another_kind(
+    admin: Admin, field: str, value: object, status: int
+) -> None:
+    answer = await admin.call("PUT", "~/namespaces/t1/n2", {field: value})
+    assert answer.status_code == status
+    assert field in answer.json()["reason"]
+    assert (await admin.call("GET", "~/namespaces/t1/n2")).status_code == 404
+
+
+async def test_no_namespace_begins_deleted(admin: Admin) -> None:
+    await admin.done("PUT", "~/namespaces/t1/n2", {"deleted": True, "migrated": True})
+    document = (await admin.call("GET", "~/namespaces/t1/n2")).json()
+    assert (document["deleted"], document["migrated"]) == (False, False)

@@ -41,6 +41,15 @@ from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placing=at_owner)
 
 _PATH: Final = "/{tenant:name}/{namespace:name}"
+_NOT_GIVEN: Final = ("bundles", "deleted", "migrated")
+"""Fields of a namespace's document that are not taken over from who creates it."""
+_KINDS: Final[dict[type, str]] = {
+    dict: "an object",
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+}
 _MODES: Final = {
     "PERSISTENT": ("persistent",),
     "NON_PERSISTENT": ("non-persistent",),
@@ -230,9 +239,12 @@ async def _new_policies(
     tenant = await service.resources.tenant(namespace.tenant)
     policies = default_policies(service.cluster)
     known = policies.keys() | document_fields()
+    own = document_fields()
     for key, value in checked_document(given).items():
-        if key == "bundles" or key not in known or _says_nothing(value):
+        if key in _NOT_GIVEN or key not in known or _says_nothing(value):
             continue
+        if key not in own and type(value) is not type(policies[key]):
+            raise HTTPException(400, f"{key} must be {_KINDS[type(policies[key])]}")
         policies[key] = value
     policies["bundles"] = bundles.requested(given.get("bundles"))
     allowed = tenant.get("allowedClusters") or []

@@ -145,6 +145,8 @@ def requested(bundles: dict[str, Any] | None) -> dict[str, Any]:
     """The bundles of a new namespace, from `{"numBundles": …}` or given boundaries."""
     if not bundles:
         return {"boundaries": bundle_boundaries(BUNDLES_DEFAULT), "numBundles": BUNDLES_DEFAULT}
+    if not isinstance(bundles, dict):
+        raise PreconditionFailed("Invalid bundles: they must be an object")
     if given := bundles.get("boundaries"):
         edges = _edges(given)
         return {"boundaries": [f"0x{edge:08x}" for edge in edges], "numBundles": len(edges) - 1}

@@ -130,7 +130,7 @@ async def _given(request: Request, policy: Policy, rest: Rest) -> Any:
         return None
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if isinstance(policy.type, Text):  # Pulsar's clients send these without quotes
             return body.decode("utf-8", "replace").strip()
         raise HTTPException(MALFORMED, f"The body is not valid JSON: {error}") from error
