@@ -18,7 +18,7 @@ ARG PYTHON=python3
 ENV UV_PROJECT_ENVIRONMENT=/opt/magnetar UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never \
     PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /build
-COPY images/with-ca images/builder.txt images/tidy images/spark-tidy ./
+COPY images/with-ca images/builder.txt ./
 RUN --mount=type=secret,id=ca \
     missing="$($PYTHON -c 'import ensurepip' 2>/dev/null || echo python3-venv) $(command -v strip >/dev/null || echo binutils)"; \
     if [ "$missing" != " " ]; then \
@@ -29,8 +29,9 @@ RUN --mount=type=secret,id=ca \
 COPY pyproject.toml uv.lock ./
 RUN --mount=type=secret,id=ca \
     ./with-ca /opt/uv/bin/uv sync --quiet --no-cache --frozen --no-dev --no-install-project \
-      --python "$(command -v $PYTHON)" --extra spark && \
-    ./tidy /opt/magnetar && ./spark-tidy /opt/magnetar/lib/python3*/site-packages/pyspark && \
+      --python "$(command -v $PYTHON)" --extra spark
+COPY images/tidy images/spark-tidy ./
+RUN ./tidy /opt/magnetar && ./spark-tidy /opt/magnetar/lib/python3*/site-packages/pyspark && \
     echo /opt/magnetar/app > "$(echo /opt/magnetar/lib/python3*/site-packages)/magnetar.pth" && \
     /opt/magnetar/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash \
       /opt/magnetar/lib/python3*/site-packages
@@ -43,7 +44,6 @@ RUN /opt/magnetar/bin/python -m compileall -q --invalidation-mode unchecked-hash
 # --- the image ---------------------------------------------------------------------------------
 FROM ${BASE} AS magnetar-spark
 COPY images/base /tmp/base
-# dpkg and ca-certificates note dates and orders of their own, which nobody reads in an image.
 RUN apt-get update -qq && \
     mkdir -p /usr/share/man/man1 && \
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
