@@ -1,4 +1,4 @@
-"""Topics as Spark tables and streams, read from bookies: `register(spark)`, then `format("pulsar")`.
+"""Topics as tables and streams of Spark: `register(spark)`, then `spark.read.format("pulsar")`.
 
 See docs/spark.md for options and columns.
 """

@@ -52,8 +52,8 @@ class Bounds:
             self._take(each)
 
     def _take(self, each: Filter) -> None:
-        attribute = getattr(each, "attribute", ())
-        name = attribute[0] if len(attribute) == 1 else ""
+        attribute: tuple[str, ...] = getattr(each, "attribute", ())
+        name = ".".join(attribute)
         value = getattr(each, "value", None)
         if name in NUMBERS:
             self._take_number(name, each, value)

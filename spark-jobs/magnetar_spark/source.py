@@ -39,11 +39,11 @@ class PulsarDataSource(DataSource):
     def schema(self) -> StructType:
         return schema_of(self._values().spark_fields())
 
-    def reader(self, schema: StructType) -> "PulsarReader":
+    def reader(self, schema: StructType) -> DataSourceReader:
         kind = PulsarReader if self._read.filter_pushdown else PlainReader
         return kind(self._read, schema, self._values())
 
-    def streamReader(self, schema: StructType) -> PulsarStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> PulsarStreamReader:
         return PulsarStreamReader(self._read, schema, self._values())
 
     def _values(self) -> Values:
@@ -71,6 +71,6 @@ class PlainReader(DataSourceReader):
 class PulsarReader(PlainReader):
     """A batch read that filters narrow."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = Bounds(filters)
         return filters  # Spark goes through the rows all the same

@@ -47,21 +47,21 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, str] | None = None
         """Of a query that ends: the ends when it began."""
 
-    def initialOffset(self) -> dict[str, str]:  # noqa: N802
+    def initialOffset(self) -> dict[str, str]:
         return asyncio.run(_initial(self._options))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.bytes_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         return asyncio.run(_latest(self._options, start, bytes_max, self._target))
 
-    def reportLatestOffset(self) -> dict[str, str]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, str]:
         return asyncio.run(_latest(self._options, {}, None, None))
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.reportLatestOffset()
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:

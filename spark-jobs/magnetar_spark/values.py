@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.core.errors import MagnetarError, PreconditionFailed
 from magnetar_spark.decode.builders import Numbers
-from magnetar_spark.decode.payloads import Payloads, payloads_of
+from magnetar_spark.decode.payloads import Payloads, Stored, payloads_of
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.schemas import Schema, topic_schemas
 from magnetar_spark.log.topics import resolve
@@ -64,9 +64,10 @@ class Values:
     ) -> dict[str, pa.Array]:
         """The wanted columns of these messages, which were written under these versions."""
         payloads = self._payloads
-        assert payloads is not None
+        if payloads is None:
+            return {}
         known = (self.by_topic or {}).get(topic, {})
-        decoded = payloads.decode(values, keys, versions, known)
+        decoded = payloads.decode(Stored(values, keys, versions, known))
         if not isinstance(payloads.spark_type, StructType):
             return {VALUE: decoded.cast(schema.field(VALUE).type)}
         names = payloads.spark_type.fieldNames()

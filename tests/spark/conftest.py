@@ -15,19 +15,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pulsar
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
-from tests.support.cluster_processes import brokers, running_cluster, wait_for
+from tests.support.cluster_processes import brokers, running_cluster
 
 import magnetar_spark
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar_spark.filters import Bounds
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import Plan, plan_read
-from magnetar_spark.source import PulsarDataSource
+from magnetar_spark.source import PlainReader, PulsarDataSource
 
 TIMEOUT_S = 180
 
@@ -117,13 +116,18 @@ class Log:
         return asyncio.run(plan_read(read, bounds or Bounds()))
 
     def rows(
-        self, topic: str, bounds: Bounds | None = None, columns: tuple[str, ...] = (), **options: str
+        self,
+        topic: str,
+        bounds: Bounds | None = None,
+        columns: tuple[str, ...] = (),
+        **options: str,
     ) -> list[dict[str, Any]]:
         """Every row, each task's one behind the other's."""
         source = PulsarDataSource(self.options(topic, **options))
         whole = source.schema()
         wanted = StructType([whole[name] for name in columns]) if columns else whole
         reader = source.reader(wanted)
+        assert isinstance(reader, PlainReader)
         reader._bounds = bounds or Bounds()
         rows: list[dict[str, Any]] = []
         for partition in reader.partitions():
@@ -148,24 +152,3 @@ def messages(client: pulsar.Client) -> Callable[[str, int], list[Any]]:
             return [reader.read_next(30_000) for _ in range(count)]
 
     return read
-
-
-@pytest.fixture
-def trimmed(cluster: LocalCluster) -> Callable[[str], None]:
-    """Has the broker let go of a topic's closed ledgers."""
-
-    def trim(topic: str) -> None:
-        path = topic.replace("://", "/")
-        base = f"{brokers(cluster)[0].http_url}/admin/v2/{path}"
-        retention = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-        httpx.post(f"{base}/retention", json=retention).raise_for_status()
-        stats = f"{base}/internalStats"
-        before = len(httpx.get(stats).json()["ledgers"])
-
-        def fewer() -> bool:
-            httpx.post(f"{base}/trim").raise_for_status()
-            return len(httpx.get(stats).json()["ledgers"]) < before
-
-        wait_for(fewer, "ledgers trimmed")
-
-    return trim

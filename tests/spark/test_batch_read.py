@@ -1,16 +1,12 @@
-"""Topics of a real cluster, written by the official client, row by row as that client reads them."""
+"""Topics of a real cluster, written by the official client, row by row as it reads them itself."""
 
-import json
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pulsar
-import pytest
 from tests.spark.conftest import Log
-
-from magnetar.cluster.local.cluster import LocalCluster
 
 Row = dict[str, Any]
 Messages = Callable[[str, int], list[Any]]

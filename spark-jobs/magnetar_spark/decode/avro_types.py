@@ -52,9 +52,7 @@ DECIMAL: Final = "decimal"
 def without_unknown_logical_types(definition: Any, *, all_of_them: bool = False) -> Any:
     """The definition, in which only the logical types stay that have a type in Spark."""
     if isinstance(definition, list):
-        return [
-            without_unknown_logical_types(each, all_of_them=all_of_them) for each in definition
-        ]
+        return [without_unknown_logical_types(each, all_of_them=all_of_them) for each in definition]
     if not isinstance(definition, dict):
         return definition
     known = (*LOGICAL, DECIMAL)

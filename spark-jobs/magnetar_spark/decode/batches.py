@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from magnetar.wire._pb.PulsarApi_pb2 import SingleMessageMetadata
 from magnetar.wire.framing import METADATA_SIZE_BYTES, MalformedEntry
-from magnetar_spark.decode.builders import NULL_NUMBER, Numbers
+from magnetar_spark.decode.builders import NULL_NUMBER, Numbers, PropertiesColumn
 from magnetar_spark.decode.rows import Rows
 from magnetar_spark.decode.scan import add_scanned
 
@@ -53,7 +53,7 @@ class Span(NamedTuple):
 class Head(NamedTuple):
     """One message's metadata, as far as it says what the next ones look like."""
 
-    bytes: int
+    size: int
     payload_bytes: int
     key: Span | None
     ordering_key: Span | None
@@ -77,7 +77,7 @@ def add_batch(rows: Rows, plain: bytes, count: int) -> None:
             tries += 1
         if not found:
             break
-        stride = head.bytes + head.payload_bytes
+        stride = head.size + head.payload_bytes
         _add_alike(rows, table[at : at + found * stride].reshape(found, stride), head, index)
         at += found * stride
         index += found
@@ -180,9 +180,9 @@ def _property(plain: bytes, pos: int, end: int) -> tuple[Span, Span, int] | None
 
 def _alike(table: NDArray[np.uint8], head: Head, count: int) -> int:
     """How many of the next `count` messages are as this head says, itself included."""
-    stride = head.bytes + head.payload_bytes
+    stride = head.size + head.payload_bytes
     fit = min(count, len(table) // stride)
-    heads = table[: fit * stride].reshape(fit, stride)[:, : head.bytes]
+    heads = table[: fit * stride].reshape(fit, stride)[:, : head.size]
     mask = np.frombuffer(head.mask, np.uint8)
     different = (((heads ^ heads[0]) & mask) != 0).any(axis=1)
     first = int(different.argmax())
@@ -201,7 +201,7 @@ def _add_alike(rows: Rows, table: NDArray[np.uint8], head: Head, index: int) -> 
     if head.null_value:
         rows.value.nulls(count)
     else:
-        payload = Span(head.bytes, table.shape[1])
+        payload = Span(head.size, table.shape[1])
         rows.value.run(column(payload), head.payload_bytes, count)
     for builder, span in ((rows.key, head.key), (rows.ordering_key, head.ordering_key)):
         if builder is not None:
@@ -214,12 +214,11 @@ def _add_alike(rows: Rows, table: NDArray[np.uint8], head: Head, index: int) -> 
     if rows.sequence is not None:
         rows.sequence.run(_numbers(table, head.sequence, 0))
     if rows.properties is not None:
-        _add_properties(rows, table, head)
+        _add_properties(rows.properties, table, head)
 
 
-def _add_properties(rows: Rows, table: NDArray[np.uint8], head: Head) -> None:
-    properties, count = rows.properties, len(table)
-    assert properties is not None
+def _add_properties(properties: PropertiesColumn, table: NDArray[np.uint8], head: Head) -> None:
+    count = len(table)
     if not head.properties:
         properties.empty(count)
         return

@@ -6,6 +6,7 @@ row is worse than none, and `allowDifferentTopicSchemas` gives the bytes.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
 
@@ -29,6 +30,16 @@ _LENGTH_BYTES: Final = 4
 Versions = Mapping[int, Schema]
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Messages: their values, their keys, and by which version of which schemas they were made."""
+
+    values: pa.Array
+    keys: pa.Array
+    versions: Numbers
+    known: Versions
+
+
 class Payloads(ABC):
     """One kind of value."""
 
@@ -39,9 +50,7 @@ class Payloads(ABC):
         return to_arrow_type(self.spark_type, timezone="UTC")
 
     @abstractmethod
-    def decode(
-        self, values: pa.Array, keys: pa.Array, versions: Numbers, known: Versions
-    ) -> pa.Array:
+    def decode(self, stored: Stored) -> pa.Array:
         """An array of `arrow_type`; raises PersistenceError."""
 
 
@@ -66,11 +75,9 @@ class TextPayloads(Payloads):
 
     spark_type = StringType()
 
-    def decode(
-        self, values: pa.Array, keys: pa.Array, versions: Numbers, known: Versions
-    ) -> pa.Array:
+    def decode(self, stored: Stored) -> pa.Array:
         try:
-            return values.cast(pa.utf8())
+            return stored.values.cast(pa.utf8())
         except pa.ArrowInvalid as error:
             raise PersistenceError(f"a value is no UTF-8 text: {error}") from error
 
@@ -82,16 +89,13 @@ class PrimitivePayloads(Payloads):
         self._primitive = PRIMITIVES[kind]
         self.spark_type = self._primitive.spark_type
 
-    def decode(
-        self, values: pa.Array, keys: pa.Array, versions: Numbers, known: Versions
-    ) -> pa.Array:
-        width = self._primitive.width
+    def decode(self, stored: Stored) -> pa.Array:
+        values, width = stored.values, self._primitive.width
         full = values.drop_null()
-        lengths = np.diff(np.frombuffer(full.buffers()[1], np.int32, len(full) + 1)) if full else []
-        if not all(length == width for length in np.unique(lengths)):
+        raw = full.to_pylist()
+        if any(len(each) != width for each in raw):
             raise PersistenceError(f"a value has not the {width} bytes of {self.spark_type}")
-        raw = b"".join(full.to_pylist())
-        made = self._primitive.decode(raw)
+        made = self._primitive.decode(b"".join(raw))
         if len(full) < len(values):
             places = np.cumsum(np.asarray(values.is_valid())) - 1
             made = made.take(pa.array(places, mask=np.asarray(values.is_null())))
@@ -105,12 +109,10 @@ class JsonPayloads(Payloads):
         definition = without_unknown_logical_types(_definition(schema), all_of_them=True)
         self.spark_type = spark_type_of(definition)
 
-    def decode(
-        self, values: pa.Array, keys: pa.Array, versions: Numbers, known: Versions
-    ) -> pa.Array:
+    def decode(self, stored: Stored) -> pa.Array:
         decode = msgspec.json.decode
         try:
-            rows = [None if each is None else decode(each) for each in values.to_pylist()]
+            rows = [None if each is None else decode(each) for each in stored.values.to_pylist()]
             return pa.array(rows, self.arrow_type)
         except (msgspec.MsgspecError, pa.ArrowException, TypeError, ValueError) as error:
             raise PersistenceError(f"a value is not as its JSON schema says: {error}") from error
@@ -124,10 +126,9 @@ class AvroPayloads(Payloads):
         self.spark_type = spark_type_of(_definition(schema))
         self._writers: dict[int, Any] = {NO_VERSION: self._reader}
 
-    def decode(
-        self, values: pa.Array, keys: pa.Array, versions: Numbers, known: Versions
-    ) -> pa.Array:
+    def decode(self, stored: Stored) -> pa.Array:
         rows: list[Any] = []
+        values, versions, known = stored.values, stored.versions, stored.known
         read = fastavro.schemaless_reader
         try:
             for data, version in zip(values.to_pylist(), versions.tolist(), strict=True):
@@ -158,10 +159,8 @@ class BytesPayloads(Payloads):
 
     spark_type = BinaryType()
 
-    def decode(
-        self, values: pa.Array, keys: pa.Array, versions: Numbers, known: Versions
-    ) -> pa.Array:
-        return values
+    def decode(self, stored: Stored) -> pa.Array:
+        return stored.values
 
 
 class KeyValuePayloads(Payloads):
@@ -176,18 +175,17 @@ class KeyValuePayloads(Payloads):
             [StructField("key", self._key.spark_type), StructField("value", self._value.spark_type)]
         )
 
-    def decode(
-        self, values: pa.Array, keys: pa.Array, versions: Numbers, known: Versions
-    ) -> pa.Array:
-        halves = {version: _halves(s) for version, s in known.items() if s.kind == Wire.KeyValue}
+    def decode(self, stored: Stored) -> pa.Array:
+        values, keys, versions = stored.values, stored.keys, stored.versions
         if not self._separated:
             pairs = [_split(each) for each in values.to_pylist()]
             keys = pa.array([key for key, _ in pairs], pa.binary())
             values = pa.array([value for _, value in pairs], pa.binary())
-        key = self._key.decode(keys, keys, versions, {v: half[0] for v, half in halves.items()})
-        value = self._value.decode(
-            values, keys, versions, {v: half[1] for v, half in halves.items()}
-        )
+        halves = {v: _halves(s) for v, s in stored.known.items() if s.kind == Wire.KeyValue}
+        of_keys = {version: half[0] for version, half in halves.items()}
+        of_values = {version: half[1] for version, half in halves.items()}
+        key = self._key.decode(Stored(keys, keys, versions, of_keys))
+        value = self._value.decode(Stored(values, keys, versions, of_values))
         return pa.StructArray.from_arrays([key, value], ["key", "value"])
 
 

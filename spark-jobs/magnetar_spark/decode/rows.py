@@ -17,9 +17,9 @@ from magnetar.wire._pb.PulsarApi_pb2 import MessageIdData, MessageMetadata, Sing
 from magnetar.wire.message_id import signed64
 from magnetar_spark.decode.builders import (
     NULL_NUMBER,
-    Numbers,
     BytesColumn,
     NumberColumn,
+    Numbers,
     PropertiesColumn,
 )
 from magnetar_spark.decode.message_ids import message_ids
@@ -135,7 +135,6 @@ class Rows:
         message: MessageMetadata | SingleMessageMetadata,
         value: bytes | None,
         index: int,
-        sequence_id: int | None = None,
     ) -> None:
         """One message: of a batch, or, with the index NO_BATCH, the entry's only one."""
         has = message.HasField
@@ -144,9 +143,7 @@ class Rows:
         self.value.add(value)
         if self.key is not None:
             self.key.add(
-                key_bytes(
-                    message.partition_key, base64_encoded=message.partition_key_b64_encoded
-                )
+                key_bytes(message.partition_key, base64_encoded=message.partition_key_b64_encoded)
                 if has("partition_key")
                 else None
             )
@@ -178,7 +175,8 @@ class Rows:
 
     def _decoded(self, counts: Numbers) -> dict[str, pa.Array]:
         """The columns that the topic's schema makes of values and keys."""
-        assert self.key is not None
+        if self.key is None:
+            return {}
         keys, versions = self.key.take(pa.binary()), np.repeat(np.array(self._versions), counts)
         values = self.value.take(pa.binary())
         made = self._values.columns(self._topic, self._schema, values, keys, versions)

@@ -128,9 +128,7 @@ class EntryReader:
             if ahead:
                 self._run(_settled(ahead))
 
-    async def _run_of(
-        self, metadata: LedgerMetadata, first: int, last: int
-    ) -> list[StoredEntry]:
+    async def _run_of(self, metadata: LedgerMetadata, first: int, last: int) -> list[StoredEntry]:
         """All entries from `first` to `last`."""
         entries: list[StoredEntry] = []
         attempt = 0
@@ -172,4 +170,3 @@ async def _result(task: asyncio.Task[T]) -> T:
 
 async def _settled(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
-
