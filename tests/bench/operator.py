@@ -122,8 +122,8 @@ def writes(numbers: dict[str, Any]) -> int:
     return int(kube + rest)
 
 
-def measure(topics: int, resync_s: float, *, policies: bool) -> dict[str, Any]:
-    """One run."""
+def measure(topics: int, resync_s: float, *, policies: bool) -> None:
+    """One run; prints its numbers."""
     kubectl = tool("kubectl")
     apply_crds(kubectl)
     kube = connected()
@@ -168,21 +168,23 @@ def measure(topics: int, resync_s: float, *, policies: bool) -> dict[str, Any]:
             time.sleep(POLL_S)
         last = child.numbers()
         child.stop()
+        looks = last["looks"]["Topic"] - quiet["looks"]["Topic"]
+        gets = last["rest"]["GET"] - quiet["rest"]["GET"]
+        result = {
+            "topics": topics,
+            "policies": policies,
+            "applied_s": round(applied_s, 1),
+            "all_ready_s": round(ready_s, 1),
+            "operator_started_mib": round(child.started["started_mib"], 1),
+            "operator_mib": round(last["mib"], 1),
+            "kube_requests_per_topic": _per_topic(before["kube"], first["kube"], topics),
+            "rest_requests_per_topic": _per_topic(before["rest"], first["rest"], topics),
+            "writes_of_a_pass_with_nothing_to_do": writes(last) - writes(quiet),
+            "rest_gets_per_look": round(gets / looks, 2),
+        }
+        # Before what is left is taken down, which takes its time.
+        print(json.dumps(result, indent=1), flush=True)
     delete_namespace(kube, namespace)
-    looks = last["looks"]["Topic"] - quiet["looks"]["Topic"]
-    gets = last["rest"]["GET"] - quiet["rest"]["GET"]
-    return {
-        "topics": topics,
-        "policies": policies,
-        "applied_s": round(applied_s, 1),
-        "all_ready_s": round(ready_s, 1),
-        "operator_started_mib": round(child.started["started_mib"], 1),
-        "operator_mib": round(last["mib"], 1),
-        "kube_requests_per_topic": _per_topic(before["kube"], first["kube"], topics),
-        "rest_requests_per_topic": _per_topic(before["rest"], first["rest"], topics),
-        "writes_of_a_pass_with_nothing_to_do": writes(last) - writes(quiet),
-        "rest_gets_per_look": round(gets / looks, 2),
-    }
 
 
 def _per_topic(before: dict[str, int], after: dict[str, int], topics: int) -> dict[str, float]:
@@ -204,7 +206,7 @@ def main() -> int:
         serve(args.serve, args.resync)
         return 0
     assert os.environ.get("KUBECONFIG"), "KUBECONFIG must name a cluster"
-    print(json.dumps(measure(args.topics, args.resync, policies=args.policies), indent=1))
+    measure(args.topics, args.resync, policies=args.policies)
     return 0
 
 

@@ -25,6 +25,7 @@ RESYNC_S: Final = 1.0
 START_S: Final = 20.0
 WAIT_S: Final = 20.0
 POLL_S: Final = 0.05
+PATCHED_AT_ONCE: Final = 50
 
 
 @dataclass(slots=True)
@@ -201,5 +202,6 @@ class Live:
 def let_all_go(kubectl: Tool) -> None:
     """Takes the finalizers off, so that the Kubernetes namespace can end without an operator."""
     names = kubectl("get", "magnetar", "-o", "name").split()
-    if names:
-        kubectl("patch", *names, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    patch = ("--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    for at in range(0, len(names), PATCHED_AT_ONCE):
+        kubectl("patch", *names[at : at + PATCHED_AT_ONCE], *patch)

@@ -147,6 +147,8 @@ def test_what_exists_already_is_adopted_and_otherwise_left_as_it_is(live: Live) 
     live.ready("Topic", "older")
     assert live.say("GET", f"{path}/messageTTL") == 60
     assert live.say("GET", f"{path}/maxProducers") == 1
+    # Brokers would delete it again for being unused.
+    assert live.say("GET", f"{path}/inactiveTopicPolicies")["deleteWhileInactive"] is False
 
 
 def test_what_is_refused_says_why_and_what_to_do(live: Live) -> None:
@@ -174,7 +176,8 @@ def test_paused_nothing_is_done_and_a_plan_only_tells(live: Live) -> None:
     live.until("Topic", "paused", "Paused")
     live.apply("Topic", "planned", {"name": "shop/orders/planned"}, plan="true")
     live.until("Topic", "planned", "PlanOnly")
-    (step,) = live.status("Topic", "planned")["plan"]
+    step, kept = live.status("Topic", "planned")["plan"]
+    assert "deleteWhileInactive false" in kept["text"]
     assert step["text"] == "create topic persistent://shop/orders/planned"
     assert "finalizers" not in live.get("Topic", "planned")["metadata"]
     assert not live.has("/persistent/shop/orders/paused/stats")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from magnetar.policies.registry import BY_MANIFEST
 from magnetar_operator.models.resources import NamespaceSpec, TenantSpec, TopicSpec
 from magnetar_operator.resources.desired import (
+    INACTIVE,
+    KEPT_WHILE_INACTIVE,
     PARTITIONS,
     POLICIES,
     PROPERTIES,
@@ -53,6 +55,7 @@ VALUES: dict[str, list[Any]] = {
     f"{PROPERTIES}team": ["red", "blue"],
     f"{PROPERTIES}a.b": ["1"],
     SCHEMA: ["digest-1", "digest-2"],
+    INACTIVE: [{**KEPT_WHILE_INACTIVE, "deleteWhileInactive": True}],
 }
 
 
@@ -64,7 +67,9 @@ def some_fields(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def some_desired(draw: st.DrawFn) -> Desired:
-    return Desired({PARTITIONS: draw(st.integers(0, 4)), **draw(some_fields())}, {})
+    fields = {PARTITIONS: draw(st.integers(0, 4)), **draw(some_fields())}
+    implied = {} if INACTIVE in fields else {INACTIVE: KEPT_WHILE_INACTIVE}
+    return Desired(fields, {}, None, draw(st.sampled_from([{}, implied])))
 
 
 class Server:
@@ -121,6 +126,9 @@ def test_what_no_manifest_named_is_left_alone(
     applied = None if before is None else applied_after(before)
     named = {*desired.fields, *remembered(applied)}
     for action in plan(TARGET, desired, Server(there).observed, applied).actions:
+        if action.implied:
+            assert action.before is None or action.field in named
+            continue
         assert action.verb is Verb.CREATE or action.field in named
         if action.verb is Verb.REMOVE and action.field not in desired.fields:
             assert before is not None
@@ -145,7 +153,7 @@ def test_broken_off_anywhere_it_goes_on_from_there(
         server.do(action, without)
     assert server.fields is not None
     for action in done:
-        if action.verb is Verb.SET and action.field != SCHEMA:
+        if action.verb is Verb.SET and action.field != SCHEMA and not action.implied:
             assert action.field not in server.fields
 
 
@@ -156,9 +164,10 @@ def test_drift_is_what_differs_while_the_manifest_does_not(
     applied = applied_after(desired)
     there = {k: v for k, v in {**desired.fields, **changed}.items() if v is not None}
     made = plan(TARGET, desired, Observed(there), applied)
-    assert all(one.drift for one in made.steps)
+    assert all(one.drift or one.implied for one in made.steps)
     names = [one.field.removeprefix(POLICIES) for one in made.steps]
-    assert plan(TARGET, desired, Observed(there), applied, names).steps == ()
+    left = plan(TARGET, desired, Observed(there), applied, names).steps
+    assert all(one.implied for one in left)
 
 
 def one(made: Plan) -> Action:

@@ -165,9 +165,9 @@ def test_the_command_s_words_and_exit_codes(server: ServerProcess, tmp_path: Pat
     new = yaml.safe_dump_all([*SETUP, manifest("Topic", "x", {"name": "shop/new/x"})])
     changes = command("-f", "-", *url, "--json", stdin=new)
     assert changes.returncode == CHANGES
-    assert [one["text"] for one in json.loads(changes.stdout)["steps"]] == [
-        "create topic persistent://shop/new/x"
-    ]
+    first, second = json.loads(changes.stdout)["steps"]
+    assert first["text"] == "create topic persistent://shop/new/x"
+    assert "inactiveTopicPolicies: not set → " in second["text"]
     bad = yaml.safe_dump(manifest("Topic", "x", {"name": "shop/new/x", "partitions": -1}))
     failed = command("-f", "-", *url, stdin=bad)
     assert failed.returncode == FAILED

@@ -1,5 +1,6 @@
 """A `magnetar standalone` of its own process, that a test may kill and start again."""
 
+import contextlib
 import json
 import os
 import signal
@@ -70,7 +71,8 @@ class ServerProcess:
         while time.monotonic() - started < START_TIMEOUT_S:
             if self._process.poll() is not None:
                 raise AssertionError(f"exited during start:\n{self.log_tail()}")
-            if ready_file.exists():
+            # The file of an earlier start goes away at any moment.
+            with contextlib.suppress(FileNotFoundError):
                 ready = json.loads(ready_file.read_text())
                 if ready["pid"] == self._process.pid:
                     self.ready_s = time.monotonic() - started

@@ -7,7 +7,7 @@ name is no field: nobody decided it here. `None` asks that a policy is not set.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar.policies.policy import Level, Policy
@@ -30,6 +30,14 @@ PARTITIONS: Final = "partitions"
 SCHEMA: Final = "schema"
 ADMIN_ROLES: Final = "adminRoles"
 ALLOWED_CLUSTERS: Final = "allowedClusters"
+INACTIVE: Final = f"{POLICIES}inactiveTopicPolicies"
+KEPT_WHILE_INACTIVE: Final = {
+    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+    "maxInactiveDurationSeconds": 60,
+    "deleteWhileInactive": False,
+}
+"""Brokers delete topics that nobody uses, by default after a minute; not those of resources: they
+would be made again, be deleted again, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,8 @@ class Desired:
     """What only its creation can decide: `bundles`, `initialPosition`."""
     schema: TopicSchema | None = None
     """In full; the field has its digest."""
+    implied: Mapping[str, Any] = field(default_factory=dict)
+    """Set where nothing is: what a resource means without saying it."""
 
 
 def desired_of(spec: Placed) -> Desired:
@@ -76,7 +86,11 @@ def _topic(spec: TopicSpec) -> Desired:
     fields |= _properties(spec.properties) | _policies(Level.TOPIC, spec.policies)
     if spec.schema is not None:
         fields[SCHEMA] = schema_digest(spec.schema.type, spec.schema.schema, spec.schema.properties)
-    return Desired(fields, {}, spec.schema)
+    implied = {}
+    stored = spec.persistent is not False and not (spec.name or "").startswith("non-persistent:")
+    if stored and INACTIVE not in fields:
+        implied[INACTIVE] = KEPT_WHILE_INACTIVE
+    return Desired(fields, {}, spec.schema, implied)
 
 
 def _properties(given: Mapping[str, str]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ async def look(
     if target.kind == TENANT:
         return await _tenant(view, target)
     await require_above(view, target)
-    fields = {*desired.fields, *remembered(applied)}
+    fields = {*desired.fields, *desired.implied, *remembered(applied)}
     if target.kind == NAMESPACE:
         return await _namespace(view, target)
     if target.kind == TOPIC:

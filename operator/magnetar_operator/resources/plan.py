@@ -71,6 +71,8 @@ class Action:
     risk: Risk = Risk.HARMLESS
     drift: bool = False
     """It puts back what somebody changed by hand."""
+    implied: bool = False
+    """No manifest names it; it is set because nothing is, and never removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ def plan(
         action = _towards(target, field, desired.fields[field], observed.fields.get(field), was)
         if action is not None and not (action.drift and is_ignored(field, ignored)):
             actions.append(action)
-    gone = [field for field in was if field not in desired.fields]
+    actions += _implied(target, desired, observed, was)
+    gone = [one for one in was if one not in desired.fields and one not in desired.implied]
     actions += _removed(target, gone, observed, ignored)
     actions += _refused_at_birth(target, desired, applied)
     return Plan(tuple(actions))
@@ -128,7 +131,8 @@ def applied_before(applied: Mapping[str, Any] | None, steps: Collection[Action])
     nothing new is set."""
     built = dict(applied or {})
     known = remembered(applied)
-    fresh = {one.field for one in steps if one.verb is Verb.SET and one.field not in known}
+    sets = [one for one in steps if one.verb is Verb.SET and not one.implied]
+    fresh = {one.field for one in sets if one.field not in known}
     if fresh:
         built[APPLIED_PENDING] = sorted({*(built.get(APPLIED_PENDING) or ()), *fresh})
     return built
@@ -139,6 +143,7 @@ def applied_after(
 ) -> dict[str, Any]:
     """What `status.applied` remembers once all but `failed` is carried out."""
     was = remembered(applied)
+    failed = [one for one in failed if one not in desired.implied or one in was]
     now = {**desired.fields, **{one: was.get(one, PENDING) for one in failed}}
     built: dict[str, Any] = {
         name: value for name, value in desired.at_birth.items() if value is not None
@@ -181,6 +186,7 @@ def _from_nothing(
         if field != PARTITIONS and value is not None:
             text = f"set {label(field)} to {shown(field, value)}"
             actions.append(Action(Verb.SET, target, text, field, None, value))
+    actions += _implied(target, desired, Observed({}), {})
     return Plan(tuple(actions))
 
 
@@ -198,6 +204,18 @@ def _towards(
     risk = Risk.MAY_DELETE_DATA if may_delete(field, there, wanted) else Risk.HARMLESS
     verb = Verb.REMOVE if wanted is None else Verb.SET
     return Action(verb, target, change, field, there, wanted, risk, drift)
+
+
+def _implied(
+    target: Target, desired: Desired, observed: Observed, was: Mapping[str, Any]
+) -> Iterator[Action]:
+    """Where nothing is set, or what the manifest said before and says no longer."""
+    for field, value in desired.implied.items():
+        there = observed.fields.get(field)
+        if there is None or (field in was and there != value):
+            text = f"{label(field)}: {shown(field, there)} → {shown(field, value)}, as for all "
+            text += "resources that say nothing else"
+            yield Action(Verb.SET, target, text, field, there, value, implied=True)
 
 
 def _partitions(target: Target, wanted: int, there: int, was: Mapping[str, Any]) -> Action:
