@@ -1,13 +1,15 @@
 """What filters on metadata columns say of topics, positions and times. Pure.
 
-Pushed are comparisons of `__publishTime`, `__topic`, `__partition`, `__ledgerId` and, beside a
-ledger that is fixed, `__entryId`. They narrow what is planned; Spark evaluates them all the same,
-as a ledger may hold more than is wanted.
+Taken are comparisons of `__publishTime`, `__partition`, `__ledgerId` and `__entryId` with a value,
+`in` for all of these but the time, `=`, `in` and `like 'x%'` for `__topic`, and `is not null` for
+all five. They are kept exactly: an entry has one of each, so what they leave out is not planned, or
+passed over before it is decompressed. Spark drops what a reader prunes where it takes no filter as
+done, so these are, and all others are left to Spark.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -17,106 +19,112 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    IsNotNull,
     LessThan,
     LessThanOrEqual,
     StringStartsWith,
 )
 
-from magnetar.core.ids import ID_MAX, Position
+from magnetar.core.ids import ID_MAX
 from magnetar.core.names import TopicName
-from magnetar_spark.log.planning import Window
+from magnetar_spark.log.planning import Interval, Window
 from magnetar_spark.table import ENTRY_ID, LEDGER_ID, PARTITION, PUBLISH_TIME, TOPIC
 
 NUMBERS: Final = (PUBLISH_TIME, PARTITION, LEDGER_ID, ENTRY_ID)
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Numbers from `low` to `high`, both inclusive."""
-
-    low: int = -ID_MAX
-    high: int = ID_MAX
-
-    def cut(self, low: int, high: int) -> "Interval":
-        return Interval(max(self.low, low), min(self.high, high))
+US_PER_MS: Final = 1000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bounds:
-    """What all filters together leave. It can be pickled."""
+    """What all filters together leave. Can be pickled. `left` are those that Spark must see to."""
 
     def __init__(self, filters: Iterable[Filter] = ()) -> None:
         self.intervals = dict.fromkeys(NUMBERS, Interval())
-        self.topics: set[str] | None = None
+        self.among: dict[str, frozenset[Any]] = {}
+        """Columns that have one of these values."""
         self.topic_starts: list[str] = []
-        for each in filters:
-            self._take(each)
+        self.left: list[Filter] = [each for each in filters if not self._take(each)]
 
-    def _take(self, each: Filter) -> None:
+    def _take(self, each: Filter) -> bool:
+        """Whether the filter is kept from now on."""
         attribute: tuple[str, ...] = getattr(each, "attribute", ())
-        name = ".".join(attribute)
-        value = getattr(each, "value", None)
-        if name in NUMBERS:
-            self._take_number(name, each, value)
-        elif name == TOPIC:
-            if isinstance(each, EqualTo | EqualNullSafe) and isinstance(value, str):
-                self._only({value})
-            elif isinstance(each, In):
-                self._only({one for one in each.value if isinstance(one, str)})
-            elif isinstance(each, StringStartsWith):
-                self.topic_starts.append(each.value)
-
-    def _only(self, names: set[str]) -> None:
-        self.topics = names if self.topics is None else self.topics & names
-
-    def _take_number(self, name: str, each: Filter, value: Any) -> None:
-        known = self.intervals[name]
+        name, value = ".".join(attribute), getattr(each, "value", None)
+        if name not in (*NUMBERS, TOPIC):
+            return False
+        if isinstance(each, IsNotNull):
+            return True  # they never are
         if isinstance(each, In):
-            numbers = [_number(one) for one in each.value if one is not None]
-            known = known.cut(min(numbers, default=ID_MAX), max(numbers, default=-ID_MAX))
+            if name == PUBLISH_TIME:
+                return False
+            self._among(name, each.value)
+        elif isinstance(each, StringStartsWith) and name == TOPIC:
+            self.topic_starts.append(each.value)
         elif value is None:
-            return
-        elif isinstance(each, EqualTo | EqualNullSafe):
-            known = known.cut(_number(value), _number(value))
-        elif isinstance(each, GreaterThan | GreaterThanOrEqual):
-            known = known.cut(_number(value), ID_MAX)
-        elif isinstance(each, LessThan | LessThanOrEqual):
-            known = known.cut(-ID_MAX, _number(value))
-        self.intervals[name] = known
+            return False
+        elif isinstance(each, EqualTo | EqualNullSafe) and name != PUBLISH_TIME:
+            self._among(name, (value,))
+        elif name != TOPIC and isinstance(
+            each,
+            EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual,
+        ):
+            self.intervals[name] = self.intervals[name].cut(*_ends(each, value))
+        else:
+            return False
+        return True
+
+    def _among(self, name: str, values: Iterable[Any]) -> None:
+        wanted = frozenset(value for value in values if value is not None)
+        self.among[name] = self.among.get(name, wanted) & wanted
 
     def excludes(self, topic: TopicName) -> bool:
-        """Whether nothing of this topic or partition can be wanted."""
-        name, partition = str(topic), self.intervals[PARTITION]
-        return (
-            (self.topics is not None and name not in self.topics)
-            or not all(name.startswith(start) for start in self.topic_starts)
-            or not partition.low <= topic.partition_index <= partition.high
+        """Whether nothing of this topic or partition is wanted."""
+        name, index = str(topic), topic.partition_index
+        return not (
+            name in self.among.get(TOPIC, (name,))
+            and all(name.startswith(start) for start in self.topic_starts)
+            and index in self.among.get(PARTITION, (index,))
+            and self.intervals[PARTITION].has(index)
         )
 
     def narrowed(self, window: Window) -> Window:
         """The window, less what the filters leave out."""
-        time, ledger = self.intervals[PUBLISH_TIME], self.intervals[LEDGER_ID]
-        entry = self.intervals[ENTRY_ID] if ledger.low == ledger.high else Interval()
-        first = Position(ledger.low, max(0, entry.low))
-        last = Position(ledger.high, entry.high)
-        return Window(
-            max(window.first, first),
-            min(window.last, last),
-            _later(window.publish_from_ms, time.low),
-            _earlier(window.publish_to_ms, time.high),
+        time = self.intervals[PUBLISH_TIME]
+        return replace(
+            window,
+            publish_ms=window.publish_ms.cut(time.low, time.high),
+            ledgers=self.intervals[LEDGER_ID],
+            entries=self.intervals[ENTRY_ID],
+            ledgers_among=self.among.get(LEDGER_ID),
+            entries_among=self.among.get(ENTRY_ID),
         )
 
 
-def _later(known: int | None, low: int) -> int | None:
-    return known if low == -ID_MAX else max(low, low if known is None else known)
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A literal as a number: what is not above it, and what is not below it."""
+
+    floor: int
+    ceiling: int
 
 
-def _earlier(known: int | None, high: int) -> int | None:
-    return known if high == ID_MAX else min(high, high if known is None else known)
+def _ends(each: Filter, value: Any) -> tuple[int, int]:
+    """From where to where numbers are that pass the filter, both inclusive."""
+    number = _number(value)
+    if isinstance(each, GreaterThan):
+        return number.floor + 1, ID_MAX
+    if isinstance(each, GreaterThanOrEqual):
+        return number.ceiling, ID_MAX
+    if isinstance(each, LessThan):
+        return -ID_MAX, number.ceiling - 1
+    if isinstance(each, LessThanOrEqual):
+        return -ID_MAX, number.floor
+    return number.ceiling, number.floor  # none where it lies between two
 
 
-def _number(value: Any) -> int:
-    """Times in ms; without a zone they are in UTC, as the session's are when they come here."""
-    if isinstance(value, datetime):
-        known = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return int(known.timestamp() * 1000)
-    return int(value)
+def _number(value: Any) -> _Value:
+    """Times in ms, finer ones between two; without a zone they are in UTC."""
+    if not isinstance(value, datetime):
+        return _Value(int(value), int(value))
+    known = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    micros = (known - _EPOCH) // timedelta(microseconds=1)
+    return _Value(micros // US_PER_MS, -(-micros // US_PER_MS))

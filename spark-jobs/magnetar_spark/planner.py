@@ -16,8 +16,9 @@ from magnetar.core.names import TopicName
 from magnetar_spark.filters import Bounds
 from magnetar_spark.log.access import Log, opened_log
 from magnetar_spark.log.ledgers import TopicLog, topic_log
-from magnetar_spark.log.planning import Range, Window, ranges_of, tasks_of
+from magnetar_spark.log.planning import Interval, Range, Window, ranges_of, tasks_of
 from magnetar_spark.log.topics import resolve
+from magnetar_spark.offsets import Start
 from magnetar_spark.options import ReadOptions
 
 
@@ -60,11 +61,9 @@ async def plan_between(
 ) -> Plan:
     """The tasks of a micro-batch: of each topic what lies behind the first position, up to and
     with the second."""
-    since_ms = options.starting.time_ms if options.starting else None
+    times = _times(options.starting, None)
     windows = [
-        (topic, Window(behind(start), end, since_ms))
-        for topic, start, end in between
-        if start < end
+        (topic, Window(behind(start), end, times)) for topic, start, end in between if start < end
     ]
     async with opened_log(options.log) as log:
         if options.fail_on_data_loss:
@@ -94,9 +93,17 @@ def _window(options: ReadOptions, topic: TopicName) -> Window:
     return Window(
         EARLIEST if first is None else first,
         LATEST if last is None else last,
-        starting.time_ms if starting else None,
-        ending.time_ms if ending else None,
+        _times(starting, ending),
     )
+
+
+def _times(starting: Start | None, ending: Start | None) -> Interval:
+    times = Interval()
+    if starting is not None and starting.time_ms is not None:
+        times = times.cut(starting.time_ms, times.high)
+    if ending is not None and ending.time_ms is not None:
+        times = times.cut(times.low, ending.time_ms)
+    return times
 
 
 def _check_start(log: TopicLog, first: Position) -> None:

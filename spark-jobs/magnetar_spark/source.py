@@ -9,7 +9,6 @@ is true, and refuses a reader that could do it where it is not: `register` sets 
 `filterPushdown` = false makes a reader that cannot.
 """
 
-import asyncio
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from magnetar_spark.filters import Bounds
+from magnetar_spark.log.running import run
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, plan_read
 from magnetar_spark.stream import PulsarStreamReader
@@ -47,7 +47,7 @@ class PulsarDataSource(DataSource):
         return PulsarStreamReader(self._read, schema, self._values())
 
     def _values(self) -> Values:
-        return asyncio.run(described_values(self._read))
+        return run(described_values(self._read))
 
 
 class PlainReader(DataSourceReader):
@@ -60,7 +60,7 @@ class PlainReader(DataSourceReader):
         self._bounds = Bounds()
 
     def partitions(self) -> Sequence[InputPartition]:
-        return asyncio.run(plan_read(self._options, self._bounds)).partitions()
+        return run(plan_read(self._options, self._bounds)).partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):
@@ -73,4 +73,4 @@ class PulsarReader(PlainReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = Bounds(filters)
-        return filters  # Spark goes through the rows all the same
+        return self._bounds.left

@@ -9,7 +9,6 @@ remembered but that: no subscription, no cursor, nothing in the metadata store.
 Topics and partitions that come later are read from their beginning.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar_spark.log.access import Log, opened_log
 from magnetar_spark.log.ledgers import TopicLog, topic_end, topic_log
+from magnetar_spark.log.running import run
 from magnetar_spark.log.topics import resolve
 from magnetar_spark.offsets import parse_position
 from magnetar_spark.options import ReadOptions
@@ -48,7 +48,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Of a query that ends: the ends when it began."""
 
     def initialOffset(self) -> dict[str, str]:
-        return asyncio.run(_initial(self._options))
+        return run(_initial(self._options))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.bytes_per_trigger
@@ -56,10 +56,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return asyncio.run(_latest(self._options, start, bytes_max, self._target))
+        return run(_latest(self._options, start, bytes_max, self._target))
 
     def reportLatestOffset(self) -> dict[str, str]:
-        return asyncio.run(_latest(self._options, {}, None, None))
+        return run(_latest(self._options, {}, None, None))
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.reportLatestOffset()
@@ -69,7 +69,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             (parse_topic(name), _position(start, name), parse_position(last))
             for name, last in end.items()
         ]
-        return asyncio.run(plan_between(self._options, between)).partitions()
+        return run(plan_between(self._options, between)).partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):

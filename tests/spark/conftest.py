@@ -5,7 +5,6 @@ Topics are written by the official client. Most tests read them through `Log`, w
 process what Spark's workers do; those that are about Spark itself take `spark`.
 """
 
-import asyncio
 import os
 import pickle
 import sys
@@ -24,6 +23,7 @@ from tests.support.cluster_processes import brokers, running_cluster
 import magnetar_spark
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar_spark.filters import Bounds
+from magnetar_spark.log.running import run
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import Plan, plan_read
 from magnetar_spark.source import PlainReader, PulsarDataSource
@@ -113,7 +113,7 @@ class Log:
 
     def plan(self, topic: str, bounds: Bounds | None = None, **options: str) -> Plan:
         read = ReadOptions.parse(self.options(topic, **options))
-        return asyncio.run(plan_read(read, bounds or Bounds()))
+        return run(plan_read(read, bounds or Bounds()))
 
     def rows(
         self,

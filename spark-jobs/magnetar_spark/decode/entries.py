@@ -21,8 +21,6 @@ from magnetar_spark.log.planning import Range
 UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
 """Of one entry or chunked message: a chunked one may be larger than any single entry."""
 
-TIME_MAX: Final = 1 << 63
-
 _metadata_from = MessageMetadata.FromString
 
 
@@ -31,8 +29,7 @@ class EntryDecoder:
 
     def __init__(self, ranged: Range, rows: Rows, chunks: Chunks) -> None:
         self._ledger_id = ranged.ledger_id
-        self._from_ms = ranged.publish_from_ms or 0
-        self._to_ms = TIME_MAX if ranged.publish_to_ms is None else ranged.publish_to_ms
+        self._publish_ms = ranged.publish_ms
         self._rows = rows
         self._chunks = chunks
 
@@ -58,7 +55,7 @@ class EntryDecoder:
             if joined is None:
                 return
             payload, first_chunk = joined
-        if not self._from_ms <= metadata.publish_time <= self._to_ms:
+        if not self._publish_ms.has(metadata.publish_time):
             return
         rows = self._rows
         encrypted = bool(metadata.encryption_keys)

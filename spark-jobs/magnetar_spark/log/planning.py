@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.core.ids import EARLIEST, ID_MAX, LATEST, Position
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
 
@@ -24,16 +24,37 @@ BEFORE_LEDGERS_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """What of a topic is wanted: positions from `first` to `last`, both inclusive, and times.
+class Interval:
+    """Numbers from `low` to `high`, both inclusive."""
 
-    Times are publish times in ms, `publish_from_ms` inclusive and `publish_to_ms` inclusive.
-    """
+    low: int = -ID_MAX
+    high: int = ID_MAX
+
+    def cut(self, low: int, high: int) -> "Interval":
+        """What both have."""
+        return Interval(max(self.low, low), min(self.high, high))
+
+    def has(self, number: int) -> bool:
+        return self.low <= number <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What of a topic is wanted: positions from `first` to `last`, both inclusive, published at
+    these times, in these ledgers, with these entry ids."""
 
     first: Position = EARLIEST
     last: Position = LATEST
-    publish_from_ms: int | None = None
-    publish_to_ms: int | None = None
+    publish_ms: Interval = Interval()
+    ledgers: Interval = Interval()
+    entries: Interval = Interval()
+    ledgers_among: frozenset[int] | None = None
+    entries_among: frozenset[int] | None = None
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        return self.ledgers.has(ledger_id) and (
+            self.ledgers_among is None or ledger_id in self.ledgers_among
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +72,7 @@ class Range:
     size_bytes: int
     before: tuple[tuple[LedgerMetadata, int], ...] = ()
     """Elder ledgers with their last entries, newest first."""
-    publish_from_ms: int | None = None
-    publish_to_ms: int | None = None
+    publish_ms: Interval = Interval()
 
     @property
     def ledger_id(self) -> int:
@@ -62,49 +82,47 @@ class Range:
 def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range]:
     """The ranges of a topic within the window, in order."""
     for index, span in enumerate(log.ledgers):
-        bounds = _entries_wanted(span, window)
-        if bounds is None:
-            continue
         elder = [each for each in log.ledgers[:index] if each.last_entry >= 0]
         before = tuple(
             (each.metadata, each.last_entry) for each in reversed(elder[-BEFORE_LEDGERS_MAX:])
         )
-        first, last = bounds
         entry_bytes = max(1.0, span.entry_bytes)
         step = max(1, int(range_bytes / entry_bytes))
-        for start in range(first, last + 1, step):
-            end = min(last, start + step - 1)
-            yield Range(
-                str(log.topic),
-                log.topic.partition_index,
-                span.metadata,
-                start,
-                end,
-                int((end - start + 1) * entry_bytes),
-                before,
-                window.publish_from_ms,
-                window.publish_to_ms,
-            )
+        for first, last in _entries_wanted(span, window):
+            for start in range(first, last + 1, step):
+                end = min(last, start + step - 1)
+                yield Range(
+                    str(log.topic),
+                    log.topic.partition_index,
+                    span.metadata,
+                    start,
+                    end,
+                    int((end - start + 1) * entry_bytes),
+                    before,
+                    window.publish_ms,
+                )
 
 
-def _entries_wanted(span: LedgerSpan, window: Window) -> tuple[int, int] | None:
-    """The first and last entry of the ledger within the window; None where it has none."""
-    if window.publish_to_ms is not None and (
-        span.created_ms - CLOCKS_APART_MS > window.publish_to_ms
+def _entries_wanted(span: LedgerSpan, window: Window) -> Iterator[tuple[int, int]]:
+    """First and last entries of runs within the window."""
+    publish_ms, ledger_id = window.publish_ms, span.ledger_id
+    if (
+        not window.first.ledger_id <= ledger_id <= window.last.ledger_id
+        or not window.has_ledger(ledger_id)
+        or span.created_ms - CLOCKS_APART_MS > publish_ms.high
+        or 0 < span.closed_ms < publish_ms.low - CLOCKS_APART_MS
     ):
-        return None
-    if window.publish_from_ms is not None and (
-        0 < span.closed_ms < window.publish_from_ms - CLOCKS_APART_MS
-    ):
-        return None
-    first, last = 0, span.last_entry
-    if span.ledger_id < window.first.ledger_id or span.ledger_id > window.last.ledger_id:
-        return None
-    if span.ledger_id == window.first.ledger_id:
-        first = max(first, window.first.entry_id)
-    if span.ledger_id == window.last.ledger_id:
-        last = min(last, window.last.entry_id)
-    return (first, last) if first <= last else None
+        return
+    wanted = window.entries.cut(0, span.last_entry)
+    if ledger_id == window.first.ledger_id:
+        wanted = wanted.cut(window.first.entry_id, wanted.high)
+    if ledger_id == window.last.ledger_id:
+        wanted = wanted.cut(wanted.low, window.last.entry_id)
+    if window.entries_among is None:
+        runs = [(wanted.low, wanted.high)]
+    else:
+        runs = [(each, each) for each in sorted(window.entries_among) if wanted.has(each)]
+    yield from (run for run in runs if run[0] <= run[1])
 
 
 def tasks_of(ranges: Iterable[Range], task_bytes: int) -> list[tuple[Range, ...]]:

@@ -1,8 +1,8 @@
 """Reads a range's entries from the bookies: a plain generator, with reads ahead of it.
 
-Spark's Python workers are not asynchronous, so a task has an event loop of its own, which runs
-while the generator is asked and rests while entries are decoded; what bookies send meanwhile waits
-in the sockets. READS_AT_ONCE reads of READ_BYTES are ahead. The reads of one ledger are cut into
+Spark's Python workers are not asynchronous, so the event loop runs only while the generator is
+asked, and rests while entries are decoded; what bookies send meanwhile waits in the sockets.
+READS_AT_ONCE reads of READ_BYTES are ahead. The reads of one ledger are cut into
 runs by the average size of what came so far, each run is read to its end in order, and runs are
 handed on in order: entries come without a gap and never twice.
 
@@ -28,6 +28,7 @@ from magnetar.ledger.reading import CopiesReader
 from magnetar.metadata.memory import MemoryStore
 from magnetar_spark.log.access import PlannedBookies, opened_log
 from magnetar_spark.log.planning import Range
+from magnetar_spark.log.running import event_loop
 from magnetar_spark.log.settings import (
     LEDGER_SETTINGS,
     READ_BYTES,
@@ -48,7 +49,7 @@ class EntryReader:
 
     def __init__(self, settings: LogSettings, bookies: Iterable[BookieRegistration]) -> None:
         self._settings = settings
-        self._loop = asyncio.new_event_loop()
+        self._loop = event_loop()
         self._planned = PlannedBookies(bookies)
         clock = SystemClock()
         self._context = LedgerContext(
@@ -72,10 +73,7 @@ class EntryReader:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self._run(self._close())
-        finally:
-            self._loop.close()
+        self._run(self._close())
 
     async def _close(self) -> None:
         await self._open.aclose()
