@@ -79,6 +79,9 @@ def operator(
         if not ended.is_set():
             known["loop"].call_soon_threadsafe(known["stop"].set)
         assert ended.wait(START_S), "the operator did not stop"
+        for each in threading.enumerate():
+            if each.name == "kopf":  # its connections are closed by its own end
+                each.join(START_S)
 
     try:
         if "error" in known:

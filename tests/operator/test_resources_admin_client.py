@@ -62,7 +62,7 @@ class Time:
 
 
 async def test_a_broker_that_comes_back_is_asked_again() -> None:
-    answers = [(503, "", {}), (0, "", {}), (200, "[1]", {})]
+    answers: list[tuple[int, str, dict[str, str]]] = [(503, "", {}), (0, "", {}), (200, "[1]", {})]
     async with serving(lambda _method, _path: answers.pop(0)) as url:
         client = AdminClient(url)
         assert await client.get("/x") == [1]

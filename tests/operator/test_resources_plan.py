@@ -312,7 +312,7 @@ def test_a_namespace_s_document() -> None:
 
 def test_every_policy_s_field_leads_back_to_it() -> None:
     for policy in BY_MANIFEST.values():
-        value = {"destination_storage": {}} if policy.keyed else None
+        value: object = {"destination_storage": {}} if policy.keyed else None
         (field,) = policy_fields(policy, value)
         found = policy_of(field)
         assert found is not None

@@ -148,7 +148,7 @@ async def test_what_a_namespace_would_lose_is_summed_over_its_topics(server: Ser
 
     def done() -> bool:
         sizes = [stored(server, name)[1] for name in names]
-        return sum(size for _, size in before) - sum(sizes) == step["bytes"]
+        return bool(sum(size for _, size in before) - sum(sizes) == step["bytes"])
 
     until("as much is deleted as was foreseen", done)
 
