@@ -38,6 +38,7 @@ beside (a server of its own)."""
 KOPF_FINALIZER: Final = "magnetar.io/kopf"
 """Never on any object."""
 WATCH_TIMEOUT_S: Final = 300
+CLOSING_S: Final = 0.25
 WATCH_CONNECT_TIMEOUT_S: Final = 30.0
 CRD_RETRY_S: Final = 2.0
 
@@ -171,14 +172,18 @@ class _Watching:
 
     async def _watch(self) -> None:
         settings = self._context.settings
-        await kopf.operator(
-            registry=_with_login(self._context.registry, settings.kubeconfig),
-            settings=_kopf_settings(),
-            standalone=True,
-            clusterwide=not settings.namespaces,
-            namespaces=settings.namespaces,
-            stop_flag=self._stop,
-        )
+        try:
+            await kopf.operator(
+                registry=_with_login(self._context.registry, settings.kubeconfig),
+                settings=_kopf_settings(),
+                standalone=True,
+                clusterwide=not settings.namespaces,
+                namespaces=settings.namespaces,
+                stop_flag=self._stop,
+            )
+        finally:
+            # TLS connections are closed in some turns of the loop, which kopf does not wait for.
+            await asyncio.sleep(CLOSING_S)
 
 
 def _kopf_settings() -> kopf.OperatorSettings:
