@@ -115,7 +115,7 @@ BUGS: Final = (
         "A bookie that found its journal damaged answers for what it lost as if it had never been "
         "there.",
         damage_is_forgotten,
-        0,
+        581,
         together(ledgers(), quorum(2, 2, 2), faults("flip journal", "kill broker", count=9)),
     ),
     Bug(
