@@ -28,7 +28,7 @@ from tests.support.kube import (
 )
 from tests.support.kube_volumes import open_volumes
 
-from . import operated, plain
+from . import autoscaled, operated, plain
 from .load import Load
 from .world import StepError, World
 
@@ -109,8 +109,26 @@ def operated_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "uninstall keeps volumes and CRDs", lambda: operated.uninstall(world)
 
 
-PARTS: Final = {"operated": (operated_steps, "demo"), "plain": (plain_steps, "my-cluster")}
+def autoscaled_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
+    load = Load(world)
+    yield "helm install with the operator", lambda: operated.install(world)
+    yield "load starts", lambda: load.start(topics=2)
+    yield "an autoscaler for the brokers, down to one", lambda: autoscaled.begin(world)
+    yield (
+        "a step of load scales up, its end down",
+        lambda: autoscaled.scales_up_and_down(world, load),
+    )
+    yield "no receipted message is lost", lambda: plain.nothing_was_lost(world, load)
+
+
+PARTS: Final = {
+    "operated": (operated_steps, "demo"),
+    "plain": (plain_steps, "my-cluster"),
+    "autoscaled": (autoscaled_steps, "demo"),
+}
 """The steps, and the release's name: `demo` is what the samples refer to."""
+ALWAYS: Final = ("operated", "plain")
+"""Where no part is named: `autoscaled` takes its time, on a machine with little else to do."""
 
 
 def last_words(world: World) -> None:
@@ -153,7 +171,12 @@ def run_part(name: str, report: Report, *, keep: bool) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make e2e", description=__doc__)
-    parser.add_argument("--part", action="append", choices=sorted(PARTS), help="only this part")
+    parser.add_argument(
+        "--part",
+        action="append",
+        choices=sorted(PARTS),
+        help="only this part; default: operated and plain",
+    )
     parser.add_argument("--keep", action="store_true", help="leave the namespaces as they are")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the report, for programs")
     parser.add_argument(
@@ -170,7 +193,7 @@ def main() -> int:
     print(f"e2e: {capabilities().text}")
     report = Report()
     with suppress(StepError, ToolError, subprocess.TimeoutExpired):
-        for name in args.part or PARTS:
+        for name in args.part or ALWAYS:
             run_part(name, report, keep=args.keep)
     total = time.monotonic() - report.began
     if args.json:
