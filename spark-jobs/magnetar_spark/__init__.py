@@ -13,6 +13,6 @@ PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format `pulsar` known to this session, and lets filters prune what it reads."""
+    """Makes the format `pulsar` known to this session, and allows its option `filterPushdown`."""
     spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(PulsarDataSource)

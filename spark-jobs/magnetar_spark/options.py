@@ -64,7 +64,7 @@ class ReadOptions:
             bytes_per_trigger=_number(given, "maxBytesPerTrigger", 0, 0) or None,
             fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
             raw_values=_boolean(given, "allowDifferentTopicSchemas", default=False),
-            filter_pushdown=_boolean(given, "filterPushdown", default=True),
+            filter_pushdown=_boolean(given, "filterPushdown", default=False),
         )
 
 

@@ -4,9 +4,9 @@ Spark makes a `PulsarDataSource` of the options, in a Python process of its own;
 schema; then for a reader, which plans tasks there and is sent, pickled, to where they run. A task
 reads its ranges and yields Arrow batches (`tasks`).
 
-Filters narrow the plan. Spark asks for that only where `spark.sql.python.filterPushdown.enabled`
-is true, and refuses a reader that could do it where it is not: `register` sets it, and the option
-`filterPushdown` = false makes a reader that cannot.
+Filters narrow the plan only with the option `filterPushdown`: Spark (4.3) keeps what a reader made
+of one query's filters with the relation, so that the next query of the same DataFrame would be
+answered with the rows of the first. A DataFrame of its own for each query (`load()`) is safe.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence

@@ -30,6 +30,9 @@ from magnetar_spark.source import PlainReader, PulsarDataSource
 
 TIMEOUT_S = 180
 
+# gRPC's threads are no reason for the process that becomes Spark's JVM to end: it execs at once.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test pays for Spark's start, some 10 s on a quiet machine."""

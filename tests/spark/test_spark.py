@@ -32,8 +32,10 @@ def publish(client: pulsar.Client, topic: str, first: int, count: int) -> None:
 def test_a_topic_is_a_table(
     spark: SparkSession, log: Log, client: pulsar.Client, topic: str
 ) -> None:
-    publish(client, topic, 0, 500)
-    table = spark.read.format("pulsar").options(**log.options(topic, partition_bytes="2000")).load()
+    for first in range(0, 600, 10):  # ledgers of 20 entries
+        publish(client, topic, first, 10)
+    options = log.options(topic, partition_bytes="1024")
+    table = spark.read.format("pulsar").options(**options).load()
     assert table.columns[:7] == [
         "value",
         "__key",
@@ -48,12 +50,14 @@ def test_a_topic_is_a_table(
     assert [bytes(row["value"]) for row in found] == [row["value"] for row in expected]
     assert [bytes(row["__messageId"]) for row in found] == [r["__messageId"] for r in expected]
     ledger = expected[-1]["__ledgerId"]
-    one = table.filter(f"__ledgerId = {ledger} and cast(__key as string) = 'k1'")
-    assert one.count() == sum(
-        row["__ledgerId"] == ledger and row["__key"] == b"k1" for row in expected
-    )
-    tasks = table.rdd.getNumPartitions()
-    assert 1 <= one.select("value").rdd.getNumPartitions() < tasks
+    condition = f"__ledgerId = {ledger} and cast(__key as string) = 'k1'"
+    count = sum(row["__ledgerId"] == ledger and row["__key"] == b"k1" for row in expected)
+    assert table.filter(condition).count() == count
+    assert table.count() == len(expected), "what one query leaves out is there for the next"
+    pushing = spark.read.format("pulsar").options(**options, filterPushdown="true").load()
+    pruned = pushing.filter(condition)
+    assert pruned.count() == count
+    assert 1 <= pruned.rdd.getNumPartitions() < table.rdd.getNumPartitions()
 
 
 def test_an_error_is_told_with_its_text(spark: SparkSession, log: Log, topic: str) -> None:
