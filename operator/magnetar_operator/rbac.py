@@ -52,10 +52,14 @@ RULES: Final = (
         rule
         for kind in _RESOURCES
         for rule in (
-            Rule("watched", kind, ("get", *WATCH), "what is wanted"),
+            Rule("watched", kind, WATCH, "what is wanted"),
             Rule("watched", kind, ("patch",), "the finalizer, where deletion cleans up"),
             Rule("watched", kind, ("patch",), "what is seen", "status"),
         )
+    ),
+    *(
+        Rule("watched", kind, ("get",), "others refer to it")
+        for kind in (kinds.NAMESPACE, kinds.TOPIC)
     ),
     Rule("watched", kinds.STATEFUL_SET, (*_APPLY, "watch"), _OWNED),
     Rule("watched", kinds.DEPLOYMENT, (*_APPLY, "watch", "delete"), _LEAVABLE),

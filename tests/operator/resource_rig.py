@@ -7,6 +7,7 @@ import asyncio
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -121,6 +122,8 @@ class Live:
     kubectl: Tool
     url: str
     rest: httpx.Client = field(init=False)
+    requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Of the operator, where a test asks for it."""
 
     def __post_init__(self) -> None:
         self.rest = httpx.Client(base_url=f"{self.url}/admin/v2", trust_env=False)

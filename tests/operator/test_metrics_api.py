@@ -28,6 +28,7 @@ from magnetar_operator.autoscale.serving import (
 from magnetar_operator.context import Context
 from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
+from magnetar_operator.rbac import missing
 from magnetar_operator.settings import Settings
 from magnetar_operator.work import Work
 
@@ -183,6 +184,9 @@ async def test_it_serves_as_a_part_of_the_operator(
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", unused_tcp_port)
     assert await kube.find(SECRET, "magnetar-operator-metrics-tls", kube_namespace)
+    # Whom to trust is read by a role that Kubernetes has for it.
+    reading = {("get", "", "configmaps"), ("get", "magnetar.io", "magnetarclusters")}
+    assert missing(set(kube.requests) - reading) == []
 
 
 async def test_without_a_service_of_its_own_nothing_is_served(kube: KubeClient) -> None:

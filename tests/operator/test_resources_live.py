@@ -9,6 +9,12 @@ from tests.operator.resource_rig import Live, operator, until
 from tests.support.kube import Tool, delete_namespace, fresh_namespace
 from tests.support.server_process import ServerProcess
 
+from magnetar_operator.api_kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT, TOPIC
+from magnetar_operator.rbac import RULES, WATCH, missing
+
+NOT_HERE = {("patch", "events.k8s.io", "events")}
+"""An event that is told again: `test_operator_process`."""
+
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds")]
 
 
@@ -23,7 +29,8 @@ def live(
     kube_api: client.ApiClient, kubectl: Tool, crds: list[str], server: ServerProcess
 ) -> Iterator[Live]:
     namespace = fresh_namespace(kube_api)
-    with Live(kubectl.within(namespace), server.http_url) as found, operator(namespace):
+    with Live(kubectl.within(namespace), server.http_url) as found, operator(namespace) as acting:
+        found.requests = acting.context.kube.requests
         found.apply("Tenant", "shop", {})
         found.apply("Namespace", "orders", {"tenant": "shop"})
         found.ready("Namespace", "orders")
@@ -240,3 +247,31 @@ def test_a_namespace_goes_when_nothing_is_in_it(live: Live) -> None:
     live.kubectl("wait", "--for=delete", "tenants.magnetar.io/leaving", "--timeout=20s")
     assert live.get("Namespace", "leaving") == {}
     assert "leaving" not in live.say("GET", "/tenants")
+
+
+def test_rights_are_what_the_life_of_resources_asks_and_nothing_else(live: Live) -> None:
+    """Of one of each kind that is made, drifts, is put back and goes."""
+    live.apply("Tenant", "whole", {"adminRoles": ["boss"]})
+    policies = {"messageTTL": "1h"}
+    live.apply("Namespace", "life", {"tenant": "whole", "policies": policies})
+    live.apply("Topic", "lived", {"namespaceRef": {"name": "life"}})
+    live.apply("Subscription", "seen", {"topicRef": {"name": "lived"}})
+    live.ready("Subscription", "seen")
+    live.say("POST", "/namespaces/whole/life/messageTTL", 60)
+    live.event("DriftRepaired", "life")
+    for kind, name in (("Subscription", "seen"), ("Topic", "lived"), ("Namespace", "life")):
+        live.delete(kind, name)
+    live.delete("Tenant", "whole")
+    assert missing(live.requests) == []
+    granted = {
+        (verb, rule.kind.group, rule.resource)
+        for rule in RULES
+        if rule.kind in (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, EVENT)
+        for verb in rule.verbs
+    }
+    watched = {
+        (verb, kind.group, kind.plural)
+        for kind in (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)
+        for verb in WATCH
+    }
+    assert granted - set(live.requests) - watched <= NOT_HERE, "verbs that nothing needs"
