@@ -4,8 +4,8 @@
 
 A cluster of processes here, one topic of batched messages of random bytes. Each reader goes through
 all of it; what counts is its own CPU time (of the process and of what it started), so that busy
-neighbours matter less, and the wall clock is told beside. `decode` is the source without Spark:
-entries from bookies to Arrow. Spark readers write to the `noop` sink, all columns or only `value`.
+neighbours matter less, and the wall clock is told beside. "bookies to Arrow" is what the source's
+tasks do, in this process. Spark readers write to the `noop` sink, all columns or only `value`.
 """
 
 import argparse
@@ -22,6 +22,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pulsar
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 from tests.support.cluster_processes import brokers, running_cluster
 
 import magnetar_spark
@@ -29,16 +30,20 @@ from magnetar.cluster.local.cluster import LocalCluster
 
 MIB = 1 << 20
 TOPIC = "persistent://public/default/bench"
+SERVER = b"magnetar.cli.main"
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def tree_cpu_s() -> float:
-    """CPU seconds of this process and all below it, those that have ended included."""
+    """CPU seconds of this process and all below it, those that have ended included; less those of
+    the cluster's members, which are below it, too."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
+            if SERVER in stat.with_name("cmdline").read_bytes():
+                continue
         except OSError:
             continue
         pid = int(stat.parent.name)
@@ -102,7 +107,7 @@ def measured(name: str, count: int, size: int) -> Iterator[None]:
     yield
     cpu, wall = tree_cpu_s() - cpu, time.perf_counter() - wall
     print(
-        f"{name:28} {count / cpu / 1e3:8.0f} k msg/s/core {count * size / cpu / 1e6:8.0f} MB/s/core"
+        f"{name:30} {count / cpu / 1e3:8.0f} k msg/s/core {count * size / cpu / 1e6:8.0f} MB/s/core"
         f"   {count / wall / 1e3:8.0f} k msg/s wall",
         flush=True,
     )
@@ -112,15 +117,25 @@ def drain(table: DataFrame) -> None:
     table.write.format("noop").mode("overwrite").save()
 
 
+def options_of(cluster: LocalCluster) -> dict[str, str]:
+    return {
+        "metadata.url": cluster.metadata_url,
+        "admin.url": brokers(cluster)[0].http_url,
+        "topic": TOPIC,
+    }
+
+
+def without_spark(cluster: LocalCluster, column: str) -> None:
+    found = magnetar_spark.PulsarDataSource(options_of(cluster))
+    schema = found.schema()
+    reader = found.reader(StructType([schema[column]]) if column else schema)
+    for partition in reader.partitions():
+        for _ in reader.read(partition):
+            pass
+
+
 def source(spark: SparkSession, cluster: LocalCluster, schema: str = "") -> DataFrame:
-    reader = spark.read.format("pulsar").options(
-        **{
-            "metadata.url": cluster.metadata_url,
-            "admin.url": brokers(cluster)[0].http_url,
-            "topic": TOPIC,
-            "partition.bytes": str(32 * MIB),
-        }
-    )
+    reader = spark.read.format("pulsar").options(**options_of(cluster))
     return (reader.schema(schema) if schema else reader).load()
 
 
@@ -133,6 +148,8 @@ def compared(spark: SparkSession, cluster: LocalCluster, count: int, size: int) 
         plain = spark.read.parquet(path)
         cases: list[tuple[str, Callable[[], None]]] = [
             ("official consumer", lambda: consume(cluster, count)),
+            ("bookies to Arrow, all columns", lambda: without_spark(cluster, "")),
+            ("bookies to Arrow, value", lambda: without_spark(cluster, "value")),
             ("source, all columns", lambda: drain(whole)),
             ("source, value", lambda: drain(value)),
             ("parquet, all columns", lambda: drain(plain)),

@@ -32,9 +32,9 @@ def publish(client: pulsar.Client, topic: str, first: int, count: int) -> None:
 def test_a_topic_is_a_table(
     spark: SparkSession, log: Log, client: pulsar.Client, topic: str
 ) -> None:
-    for first in range(0, 600, 10):  # ledgers of 20 entries
+    for first in range(0, 300, 10):  # ledgers of 20 entries
         publish(client, topic, first, 10)
-    options = log.options(topic, partition_bytes="1024")
+    options = log.options(topic, partition_bytes="2000")
     table = spark.read.format("pulsar").options(**options).load()
     assert table.columns[:7] == [
         "value",
