@@ -54,7 +54,9 @@ RUN apt-get update -qq && \
 COPY --from=builder /opt/magnetar /opt/magnetar
 RUN ln -s /opt/magnetar/lib/python3*/site-packages/pyspark /opt/spark
 COPY --chmod=755 images/spark-entry /opt/spark-entry
+# gRPC's fork handlers and a JVM that Python starts do not go together.
 ENV SPARK_HOME=/opt/spark JAVA_HOME=/opt/java PYSPARK_PYTHON=/opt/magnetar/bin/python \
+    GRPC_ENABLE_FORK_SUPPORT=0 \
     PATH=/opt/spark/bin:/opt/magnetar/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8 HOME=/tmp
 ARG REVISION=unknown
