@@ -22,6 +22,7 @@ from magnetar_operator.cluster.handlers import cluster_of
 from magnetar_operator.cluster.observed import Observed
 from magnetar_operator.cluster.plan import plan
 from magnetar_operator.kube import Invalid, KubeError
+from magnetar_operator.resources.plan_files import CHANGES, NOTHING, Findings, PlanFiles
 from magnetar_operator.settings import Settings
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(180)]
@@ -309,3 +310,28 @@ async def test_what_is_refused_is_told_and_keeps_nothing_else_from_being_done(
         assert "persistentvolumeclaims" in ready["message"]
     with pytest.raises(Invalid, match="cannot shrink"):
         await on.apply(bookie={"storage": {"size": "5Gi"}})
+
+
+async def test_a_plan_from_elsewhere_shows_what_the_operator_would_do(
+    on: Rig, tmp_path: Path
+) -> None:
+    """Elsewhere other images are the default: that is no change."""
+    planning = PlanFiles(on.kube, namespace=on.namespace)
+
+    async def planned(**bookie: int) -> Findings:
+        owner = await on.owner()
+        spec = {**owner["spec"], "bookie": {**owner["spec"].get("bookie", {}), **bookie}}
+        document = {key: owner[key] for key in ("apiVersion", "kind")}
+        return await planning.run([{**document, "metadata": {"name": NAME}, "spec": spec}])
+
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        same = await planned()
+        assert (same.steps, same.code) == ([], NOTHING)
+        fewer = await planned(replicas=2)
+        assert fewer.code == CHANGES
+        assert "drain" in {step["action"] for step in fewer.steps}
+        drained = next(step for step in fewer.steps if step["action"] == "drain")
+        assert drained["target"].endswith(f"{NAME}-bookie-2")
+    await planning.close()
+    assert Settings.from_environment().image != "magnetar:test"

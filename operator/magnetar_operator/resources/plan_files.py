@@ -228,6 +228,7 @@ class PlanFiles:
 
     async def _cluster(self, one: Object) -> list[Step]:
         """By the planner of MagnetarClusters."""
+        from magnetar_operator.cluster.assumed import settings_of
         from magnetar_operator.cluster.handlers import cluster_of
         from magnetar_operator.cluster.observe import Admins, Observer
         from magnetar_operator.cluster.plan import plan
@@ -237,7 +238,9 @@ class PlanFiles:
             raise CannotPlan(f"{_key(one)}: a MagnetarCluster is planned with Kubernetes: --kube")
         there = await self._there(one)
         known = {"uid": "", **(there or {}).get("metadata", {}), **one["metadata"]}
-        cluster = cluster_of({**one, "metadata": known}, Settings.from_environment())
+        key, given = _key(one), Settings.from_environment()
+        settings = await settings_of(self._kube, key.namespace, key.name, given)
+        cluster = cluster_of({**one, "metadata": known}, settings)
         admins = Admins()
         try:
             observed = await Observer(self._kube, admins).observe(cluster)
