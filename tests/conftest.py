@@ -73,7 +73,7 @@ def crds(kubectl: Tool) -> list[str]:
 
 @pytest.fixture(scope="session")
 def images(kubectl: Tool) -> Images:
-    """The images of MAGNETAR_IMAGE and the like, in a cluster whose volumes pods can write to."""
+    """The images of KUBE_TEST_IMAGE and the like, in a cluster whose volumes pods can write to."""
     found = Images.of_environment()
     open_volumes(kubectl, found.magnetar)
     return found

@@ -28,7 +28,7 @@ SIMULATED_NODE: Final = "kwok.x-k8s.io/node"
 TEST_LABEL: Final = "magnetar.io/test"
 TOOLS_NAME: Final = "magnetar-tools:"
 ETCD_IMAGE: Final = "quay.io/coreos/etcd:v3.5.21"
-"""The chart's; MAGNETAR_ETCD_IMAGE names another, for clusters that reach no registry."""
+"""The chart's; KUBE_TEST_ETCD_IMAGE names another, for clusters that reach no registry."""
 
 
 class ToolError(AssertionError):
@@ -168,12 +168,12 @@ class Images:
 
     @classmethod
     def of_environment(cls) -> "Images":
-        magnetar = os.environ.get("MAGNETAR_IMAGE", "")
-        assert magnetar, "containers are to run, but MAGNETAR_IMAGE is not set (images/README.md)"
+        magnetar = os.environ.get("KUBE_TEST_IMAGE", "")
+        assert magnetar, "containers are to run, but KUBE_TEST_IMAGE is not set (images/README.md)"
         return cls(
             magnetar,
-            os.environ.get("MAGNETAR_TOOLS_IMAGE") or magnetar.replace("magnetar:", TOOLS_NAME),
-            os.environ.get("MAGNETAR_ETCD_IMAGE") or ETCD_IMAGE,
+            os.environ.get("KUBE_TEST_TOOLS_IMAGE") or magnetar.replace("magnetar:", TOOLS_NAME),
+            os.environ.get("KUBE_TEST_ETCD_IMAGE") or ETCD_IMAGE,
         )
 
     def helm_values(self) -> dict[str, Any]:
