@@ -27,6 +27,7 @@ from magnetar_operator.settings import Settings
 
 NAME: Final = "m"
 SETTINGS: Final = Settings(image="magnetar:test", etcd_image="etcd:test")
+NOWHERE: Final = {"magnetar.io/nowhere": "true"}
 POLL_S: Final = 0.1
 WAIT_S: Final = 30.0
 
@@ -45,12 +46,16 @@ class Rig:
     """Pods that do not get ready."""
 
     async def apply(self, **spec: Any) -> Object:
-        """The resource, as kubectl would apply it."""
+        """The resource, as kubectl would apply it; its pods fit no node, where there are nodes."""
+        spec = {"etcd": {"replicas": 1}, "upgrade": {"pauseBetween": "0s"}, **spec}
+        for component in ("broker", "bookie", "etcd"):
+            if "external" not in spec.get(component, {}):
+                spec[component] = {"nodeSelector": NOWHERE, **spec.get(component, {})}
         manifest = {
             "apiVersion": CLUSTER.api_version,
             "kind": CLUSTER.kind,
             "metadata": {"name": NAME, "namespace": self.namespace},
-            "spec": {"etcd": {"replicas": 1}, "upgrade": {"pauseBetween": "0s"}, **spec},
+            "spec": spec,
         }
         return (await self.kube.apply(manifest)).object
 
