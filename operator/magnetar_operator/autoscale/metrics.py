@@ -28,6 +28,7 @@ CLUSTER: Final = "cluster"
 TIME_TO_DRAIN: Final = "timeToDrain"
 DRAIN_S_DEFAULT: Final = 120
 DRAIN_S_MAX: Final = 86_400
+KEEPS_UP_S: Final = 5.0
 PRESSURE_PERCENT_MAX: Final = 400.0
 """Also where nothing is read at all yet: an autoscaler then goes up by as much as it may."""
 SUBSCRIPTION_LABELS: Final = ("tenant", "namespace", "topic", "subscription")
@@ -59,7 +60,7 @@ class SubscriptionFigures(msgspec.Struct, frozen=True):
 
 def pressure_percent(figures: DrainFigures, drain_s: float) -> float:
     """See the module's text; 0 to PRESSURE_PERCENT_MAX."""
-    if figures.wanted_bytes <= 0:
+    if figures.wanted_bytes <= figures.wanted_bytes_per_second_out * KEEPS_UP_S:
         return 0.0
     needed = figures.wanted_bytes_per_second_in + figures.wanted_bytes / drain_s
     there = figures.wanted_bytes_per_second_out
