@@ -143,6 +143,26 @@ async def test_what_cannot_be_told_is_no_zero_and_is_asked_again() -> None:
     await there.close()
 
 
+async def test_figures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar_operator.autoscale.figures.KEPT_MAX", 2)
+
+    async def everywhere(_: str, __: str) -> str | None:
+        return "http://admin"
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json=DRAIN)
+
+    now = 0.0
+    there = Figures(everywhere, told(answer), lambda: now)
+    for name in ("a", "b"):
+        await there.value(asked("magnetar_backlog_bytes", "default", f"cluster={name}"))
+    with pytest.raises(NoFigure, match="try again"):
+        await there.value(asked("magnetar_backlog_bytes", "default", "cluster=c"))
+    now = FRESH_S
+    assert await there.value(asked("magnetar_backlog_bytes", "default", "cluster=c")) == 600
+    await there.close()
+
+
 async def test_a_subscription_of_a_partitioned_topic_counts_as_a_whole() -> None:
     async def answer(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/partitions"):

@@ -93,6 +93,8 @@ class Figures:
         if kept is None or (kept[1].done() and (now - kept[0] >= FRESH_S or _failed(kept[1]))):
             if len(self._kept) >= KEPT_MAX:
                 self._forget(now)
+            if len(self._kept) >= KEPT_MAX:
+                raise NoFigure(f"{KEPT_MAX} figures are asked for at once: try again")
             task: asyncio.Task[object] = asyncio.create_task(_of(ask), name=f"figures {key}")
             kept = self._kept[key] = (now, task)
         # Shielded: who gives up waiting does not take the answer from the others.

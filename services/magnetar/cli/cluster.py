@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
+from magnetar.cli.first_message import first_message
 from magnetar.core.errors import MagnetarError
 
 if TYPE_CHECKING:
@@ -199,8 +200,7 @@ the cluster is ready after {took_s:.1f} s
   data      {cluster.directory}
 
 Try next, in another terminal:
-  python3 -c "import pulsar; c = pulsar.Client('{url}'); \
-print(c.create_producer('hello').send(b'hi')); c.close()"
+  {first_message(url)}
   magnetar cluster add bookie{where}
   magnetar cluster kill broker-1{where}
   magnetar cluster status{where}

@@ -15,6 +15,7 @@ from magnetar.broker.setting import SettingsError
 from magnetar.broker.settings import StandaloneSettings
 from magnetar.broker.settings_load import load_standalone
 from magnetar.cli import run_loop
+from magnetar.cli.first_message import first_message
 from magnetar.core.log import get_logger
 from magnetar.observe.logging import configure
 
@@ -98,8 +99,7 @@ messaging service is ready
   data      {data_dir.absolute()}
 
 Try next, in another terminal:
-  python3 -c "import pulsar; c = pulsar.Client('{service_url}'); \
-print(c.create_producer('hello').send(b'hi')); c.close()"
+  {first_message(service_url)}
   curl {http_url}/admin/v2/persistent/public/default
   pulsar-admin --admin-url {http_url} topics stats persistent://public/default/hello
 """
