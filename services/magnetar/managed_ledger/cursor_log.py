@@ -8,8 +8,7 @@ a snapshot, the record is switched to it by compare-and-swap once that is durabl
 one is deleted. Until the switch the new ledger stands in the record as to be deleted, so that a
 crash leaves no ledger that nobody knows.
 
-Reading back: a snapshot whose last part is missing was never acknowledged to anyone and is ignored.
-Everything else that cannot be read is CursorCorrupt, never an empty state.
+How it is read back: `cursor_reading`.
 """
 
 import asyncio
@@ -17,25 +16,16 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
-from pyroaring import BitMap
 
 from magnetar.bookie.api import BookieError
 from magnetar.core.errors import MagnetarError, PersistenceError
-from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
-from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
-from magnetar.managed_ledger.cursor_codec_v1 import (
-    CodecError,
-    CursorLogRecord,
-    RecordKind,
-    decode,
-    encode_delta,
-    encode_snapshot,
-)
-from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
+from magnetar.managed_ledger.cursor_codec_v1 import encode_delta, encode_snapshot
+from magnetar.managed_ledger.cursor_reading import StoredState, corrupt, stored_state
+from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.guarded import check_claim, create_guarded, write_guarded
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, encode
 from magnetar.metadata.store import BadRevision, Put
@@ -49,7 +39,6 @@ LEDGER_BYTES_MIN: Final = 4 << 20
 """A cursor ledger is not rolled before it has this many bytes."""
 LEDGER_SNAPSHOTS_MAX: Final = 4
 """… nor before it is as big as this many snapshots."""
-LOAD_BYTES: Final = 4 << 20
 WRITE_TIMEOUT_S: Final = 30.0
 DELETE_ATTEMPTS_MAX: Final = 12
 DELETE_RETRY_S: Final = 1.0
@@ -58,14 +47,6 @@ DELETE_RETRY_S_MAX: Final = 60.0
 OnWritten = Callable[[MagnetarError | None], None]
 
 log = get_logger("magnetar.managed_ledger.cursor")
-
-
-class StoredState(msgspec.Struct):
-    """What was read back."""
-
-    mark_delete: Position
-    holes: dict[int, BitMap]
-    batches: dict[tuple[int, int], int]
 
 
 class CursorLog:
@@ -313,66 +294,8 @@ class CursorLog:
         try:
             reader = await self._context.ledgers.open(self.record.ledger_id, recover=True)
         except BookieError as error:
-            raise self._corrupt(self.record.ledger_id, 0, str(error)) from error
-        first, last = await self._find(reader)
-        state: StoredState | None = None
-        at = first
-        while at <= last:
-            for entry_id, data in await self._read(reader, at, last):
-                record = self._decode(reader.ledger_id, entry_id, data)
-                if record.base != first:
-                    raise self._corrupt(
-                        reader.ledger_id, entry_id, f"builds on entry {record.base}, not {first}"
-                    )
-                state = _applied(state, record)
-                at = entry_id + 1
-        if state is None:
-            raise self._corrupt(reader.ledger_id, last, "no snapshot")
-        return state
-
-    async def _find(self, reader: LedgerReader) -> tuple[int, int]:
-        """The first entry of the newest whole snapshot, and the last that counts."""
-        last = reader.last_entry
-        while last >= 0:
-            (entry, *_) = await self._read(reader, last, last)
-            record = self._decode(reader.ledger_id, last, entry[1])
-            if record.kind is RecordKind.DELTA or record.part == record.parts - 1:
-                if not 0 <= record.base <= last:
-                    raise self._corrupt(reader.ledger_id, last, f"builds on entry {record.base}")
-                return record.base, last
-            last -= record.part + 1  # a snapshot that was not finished
-        raise self._corrupt(reader.ledger_id, reader.last_entry, "no whole snapshot")
-
-    async def _read(self, reader: LedgerReader, first: int, last: int) -> list[tuple[int, bytes]]:
-        try:
-            entries = await reader.read(first, last, bytes_max=LOAD_BYTES)
-        except BookieError as error:
-            raise self._corrupt(reader.ledger_id, first, str(error)) from error
-        return [(entry.entry_id, entry.data) for entry in entries]
-
-    def _decode(self, ledger_id: int, entry_id: int, data: bytes) -> CursorLogRecord:
-        try:
-            return decode(data)
-        except CodecError as error:
-            raise self._corrupt(ledger_id, entry_id, str(error)) from error
-
-    def _corrupt(self, ledger_id: int, entry_id: int, reason: str) -> CursorCorrupt:
-        return CursorCorrupt(
-            f"cursor {self.key}: entry {entry_id} of cursor ledger {ledger_id}: {reason}"
-        )
-
-
-def _applied(state: StoredState | None, record: CursorLogRecord) -> StoredState:
-    if state is None:
-        return StoredState(record.mark_delete, record.holes, record.batches)
-    state.mark_delete = record.mark_delete
-    for ledger_id, bitmap in record.holes.items():
-        if ledger_id in state.holes:
-            state.holes[ledger_id] |= bitmap
-        else:
-            state.holes[ledger_id] = bitmap
-    state.batches.update(record.batches)
-    return state
+            raise corrupt(self.key, self.record.ledger_id, 0, str(error)) from error
+        return await stored_state(self.key, reader)
 
 
 def _ignore(_first_entry: int, _error: MagnetarError | None) -> None:
