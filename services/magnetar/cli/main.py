@@ -19,6 +19,7 @@ COMMANDS = {
     "ledger": "prove the copies of ledgers, and list those that lack some",
     "autorecovery": "make lost copies of entries anew, in a process of its own",
     "operator": "run the Kubernetes operator",
+    "job": "offload, compact, or explain the backlog of topics, with Spark",
     "demo": "publish, kill, restart, consume and check: 336,776 flights",
     "plan": "show what manifests would change, and which data they would delete",
     "config": "list and explain the settings",

@@ -8,6 +8,7 @@ matched against whole names of topics, partitioned ones by the name without `-pa
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -89,3 +90,39 @@ async def resolve(
     for topic in named:
         found |= dict.fromkeys(await logs_of(store, topic))
     return list(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Topics by name, by namespace (`tenant/ns`), by tenant, or all of the cluster."""
+
+    topics: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    tenants: tuple[str, ...] = ()
+    everything: bool = False
+
+
+async def selected(store: MetadataStore, selection: Selection) -> list[TopicName]:
+    """Every log that is meant, once each: the named ones, then those of namespaces, in order.
+
+    Raises TopicNotFound for a name; of namespaces, what nobody has written to is passed over.
+    """
+    found = dict.fromkeys(await resolve(store, selection.topics, None))
+    namespaces = dict.fromkeys(NamespaceName.parse(each) for each in selection.namespaces)
+    tenants = selection.tenants
+    if selection.everything:
+        tenants = tuple(await _children(store, ""))
+    for tenant in tenants:
+        local = await _children(store, f"{tenant}/")
+        namespaces |= dict.fromkeys(NamespaceName(tenant, name) for name in local)
+    for namespace in namespaces:
+        names = await store.children(f"{MANAGED_LEDGERS_PREFIX}{namespace}/{DOMAIN}/")
+        logs = [TopicName.from_encoded(DOMAIN, namespace, name) for name in names]
+        logs.sort(key=lambda topic: (topic.base, topic.partition_index))
+        found |= dict.fromkeys(logs)
+    return list(found)
+
+
+async def _children(store: MetadataStore, below: str) -> list[str]:
+    """Tenants, or namespaces of one, that have logs."""
+    return list(await store.children(f"{MANAGED_LEDGERS_PREFIX}{below}"))

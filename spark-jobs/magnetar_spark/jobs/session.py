@@ -1,0 +1,119 @@
+"""The Spark session of a job: `local[*]` unless a master is given, and quiet.
+
+A session that is there already, or a JVM that spark-submit started, is used as it is; then only
+`--conf` and `--master` are laid over it. Python workers are this interpreter. gRPC's fork handlers
+are off: the process that becomes the JVM forks while its threads run.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from magnetar.core.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER_DEFAULT: Final = "local[*]"
+DRIVER_MEMORY_DEFAULT: Final = "1g"
+SHUFFLE_PARTITIONS_PER_CORE: Final = 2
+GATEWAY_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit has started the JVM before Python."""
+JAVA_MISSING: Final = (
+    "Spark needs Java 17, and there is none here. Type: apt-get install openjdk-17-jre-headless "
+    "(or set JAVA_HOME to where it is)"
+)
+
+
+class Sessions:
+    """Starts the job's session, once, and ends it if it is the job's own."""
+
+    def __init__(
+        self, name: str, *, master: str = "", conf: Mapping[str, str], event_log: str = ""
+    ) -> None:
+        self._name = name
+        self._master = master
+        self._conf = dict(conf)
+        self._event_log = event_log
+        self._session: SparkSession | None = None
+        self._own = False
+
+    def get(self) -> "SparkSession":
+        """Raises PreconditionFailed where there is no Java."""
+        if self._session is None:
+            self._session = self._started()
+        return self._session
+
+    def stop(self) -> None:
+        """Ends the session where this started it. Idempotent."""
+        if self._session is not None and self._own:
+            self._session.stop()
+        self._session = None
+
+    def _started(self) -> "SparkSession":
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        self._own = active is None
+        if active is not None:
+            return active
+        submitted = GATEWAY_VARIABLE in os.environ
+        if not submitted and not java():
+            raise PreconditionFailed(JAVA_MISSING)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+        builder = SparkSession.builder.appName(self._name)
+        for name, value in self._settings(submitted).items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+        if "spark.log.level" not in self._conf:
+            session.sparkContext.setLogLevel("ERROR")
+        return session
+
+    def _settings(self, submitted: bool) -> dict[str, str]:
+        """What is asked for by flags wins over ours; ours are not laid over spark-submit's."""
+        settings = {
+            "spark.sql.session.timeZone": "UTC",
+            "spark.executorEnv.GRPC_ENABLE_FORK_SUPPORT": "0",
+        }
+        if not submitted:
+            settings |= local_settings()
+            settings["spark.master"] = self._master or MASTER_DEFAULT
+        elif self._master:
+            settings["spark.master"] = self._master
+        if self._event_log:
+            settings |= event_log_settings(self._event_log)
+        return settings | self._conf
+
+
+def local_settings() -> dict[str, str]:
+    """Of a driver that is this process: bounded memory, no UI, nothing listens to the network."""
+    return {
+        "spark.driver.memory": DRIVER_MEMORY_DEFAULT,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS_PER_CORE * (os.cpu_count() or 1)),
+    }
+
+
+def event_log_settings(place: str) -> dict[str, str]:
+    """Has Spark write what its UI shows to this folder, which is made, or URL."""
+    if "://" not in place and not place.startswith("file:"):
+        folder = Path(place).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        place = folder.as_uri()
+    return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": place}
+
+
+def java() -> str | None:
+    """The JVM that Spark would start."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        return shutil.which(str(Path(home) / "bin" / "java"))
+    return shutil.which("java")
