@@ -11,6 +11,7 @@ from typing import Any
 import kopf
 
 from magnetar_operator.api_kinds import Kind
+from magnetar_operator.clock import SYSTEM, Clock
 from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.settings import Settings
@@ -25,6 +26,7 @@ class Context:
     kube: KubeClient
     events: Events
     work: Work
+    clock: Clock = SYSTEM
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     kinds: list[Kind] = field(default_factory=list)
     """That are looked at; the API server must know them before they can be watched."""

@@ -6,7 +6,6 @@ says otherwise, and there is no finalizer that could hang.
 """
 
 import contextlib
-import datetime
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 
@@ -14,6 +13,7 @@ import msgspec
 
 from magnetar import __version__
 from magnetar_operator.api_kinds import CLUSTER, DEPLOYMENT, POD, STATEFUL_SET, Object
+from magnetar_operator.clock import SYSTEM, Clock, utc
 from magnetar_operator.cluster.act import Actor
 from magnetar_operator.cluster.actions import Apply
 from magnetar_operator.cluster.manifests.naming import CLUSTER_LABEL, Cluster
@@ -35,11 +35,14 @@ AGAIN_AFTER_ACTING_S = 1.0
 class ClusterHandler:
     """See the module's text."""
 
-    def __init__(self, settings: Settings, kube: KubeClient, events: Events) -> None:
+    def __init__(
+        self, settings: Settings, kube: KubeClient, events: Events, clock: Clock = SYSTEM
+    ) -> None:
         self._settings = settings
         self._kube = kube
-        self._admins = Admins()
-        self._observer = Observer(kube, self._admins)
+        self._clock = clock
+        self._admins = Admins(clock)
+        self._observer = Observer(kube, self._admins, clock)
         self._actor = Actor(kube, events, self._admins)
         self._events = events
 
@@ -66,7 +69,7 @@ class ClusterHandler:
         return await self._look(cluster, owner)
 
     async def _look(self, cluster: Cluster, owner: Object) -> float | None:
-        now = datetime.datetime.now(datetime.UTC)
+        now = utc(self._clock)
         observed = await self._observer.observe(cluster)
         before = owner.get("status") or {}
         remembered = int(before.get("bookies", {}).get("desired", 0))
@@ -110,7 +113,7 @@ class ClusterHandler:
             CLUSTER,
             metadata["namespace"],
             metadata["name"],
-            {**told, "lastReconciled": timestamp(datetime.datetime.now(datetime.UTC))},
+            {**told, "lastReconciled": timestamp(utc(self._clock))},
             uid=metadata["uid"],
         )
 
@@ -132,7 +135,7 @@ def cluster_of(owner: Object, settings: Settings) -> Cluster:
 
 def register(context: Context) -> AbstractAsyncContextManager[None]:
     """Watches clusters and what they own."""
-    handler = ClusterHandler(context.settings, context.kube, context.events)
+    handler = ClusterHandler(context.settings, context.kube, context.events, context.clock)
     context.watch(CLUSTER, handler.reconcile)
     for kind in (STATEFUL_SET, DEPLOYMENT, POD):
         context.watch_owned(kind, CLUSTER_LABEL, CLUSTER)

@@ -6,7 +6,6 @@ address, CLIENTS_MAX at most, the oldest closed first.
 """
 
 import asyncio
-import time
 from collections import OrderedDict
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from magnetar_operator.api_kinds import (
     STATEFUL_SET,
     Object,
 )
+from magnetar_operator.clock import SYSTEM, Clock
 from magnetar_operator.cluster.manifests.naming import BROKER, Cluster
 from magnetar_operator.cluster.observed import Drain, LedgerHealth, Ledgers, Observed, Pod, pod_of
 from magnetar_operator.kube import KubeClient
@@ -50,7 +50,8 @@ PREFIX: Final = "/admin/v2/magnetar"
 class Admins:
     """See the module's text. `close` it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._clients: OrderedDict[str, AdminClient] = OrderedDict()
 
     async def of(self, cluster: Cluster) -> AdminClient:
@@ -58,7 +59,7 @@ class Admins:
         url = cluster.admin_url
         client = self._clients.get(url)
         if client is None:
-            client = self._clients[url] = AdminClient(url)
+            client = self._clients[url] = AdminClient(url, self._clock.monotonic)
         self._clients.move_to_end(url)
         while len(self._clients) > CLIENTS_MAX:
             _, oldest = self._clients.popitem(last=False)
@@ -74,7 +75,8 @@ class Admins:
 class Observer:
     """See the module's text."""
 
-    def __init__(self, kube: KubeClient, admins: Admins) -> None:
+    def __init__(self, kube: KubeClient, admins: Admins, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
         self._kube = kube
         self._admins = admins
         self._monitors = False
@@ -108,9 +110,9 @@ class Observer:
                 found.objects[STATEFUL_SET.kind, name] = one
 
     async def _has_monitors(self) -> bool:
-        if time.monotonic() >= self._monitors_until:
+        if self._clock.monotonic() >= self._monitors_until:
             self._monitors = await self._kube.serves(SERVICE_MONITOR)
-            self._monitors_until = time.monotonic() + MONITORS_KNOWN_S
+            self._monitors_until = self._clock.monotonic() + MONITORS_KNOWN_S
         return self._monitors
 
     async def _ledgers(self, cluster: Cluster, brokers: list[Pod]) -> Ledgers:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.names import TopicName
+from magnetar_operator.clock import SYSTEM, Clock
 from magnetar_operator.resources.admin_client import AdminClient, NotFound
 from magnetar_operator.resources.targets import ADMIN, NAMESPACE, TENANT, TOPIC, Target
 
@@ -159,15 +160,18 @@ def parse(name: str) -> TopicName:
 class Clusters:
     """The clusters that resources are in, by the address of their admin REST."""
 
-    def __init__(self, make: Callable[[str], AdminClient] = AdminClient) -> None:
-        self._make = make
+    def __init__(
+        self, make: Callable[[str], AdminClient] | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        self._make = make or (lambda url: AdminClient(url, clock.monotonic))
+        self._clock = clock
         self._views: dict[str, ClusterView] = {}
 
     def at(self, url: str) -> ClusterView:
         """A cluster's; made when it is first asked for."""
         url = url.rstrip("/")
         if url not in self._views:
-            self._views[url] = ClusterView(self._make(url))
+            self._views[url] = ClusterView(self._make(url), self._clock.monotonic)
         return self._views[url]
 
     def requests(self) -> dict[str, int]:
