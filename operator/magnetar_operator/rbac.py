@@ -45,8 +45,35 @@ _OWNED: Final = "part of a cluster"
 _LEAVABLE: Final = "part of a cluster; goes where the spec asks for it no more"
 _RESOURCES: Final = (kinds.TENANT, kinds.NAMESPACE, kinds.TOPIC, kinds.SUBSCRIPTION)
 
-RULES: Final = (
+DRIVER_RIGHTS: Final = (
+    {
+        "apiGroups": [""],
+        "resources": ["pods"],
+        "verbs": ["create", "delete", "deletecollection", "get", "list", "watch"],
+    },
+)
+"""Of the drivers of Spark jobs, in their namespace: executors are pods that the driver makes."""
+
+GIVEN_ON: Final = Rule(
+    "watched",
+    kinds.POD,
+    tuple(DRIVER_RIGHTS[0]["verbs"]),
+    "drivers of Spark jobs have these rights, and nobody can give what he has not",
+)
+JOB_RULES: Final = (
+    Rule("watched", kinds.SPARK_JOB, ("get", *WATCH), "what is wanted"),
+    Rule("watched", kinds.SPARK_JOB, ("patch",), "what is seen", "status"),
+    Rule("watched", kinds.BATCH_JOB, (*WATCH, "create", "delete"), "the runs of Spark jobs"),
+    Rule("watched", kinds.CRON_JOB, ("get", "create", "patch"), "schedules of Spark jobs"),
+    Rule("watched", kinds.ROLE, ("get", "create", "patch"), "what drivers of Spark jobs may do"),
+    Rule("watched", kinds.ROLE_BINDING, ("get", "create", "patch"), "the same"),
+    GIVEN_ON,
+)
+"""For SparkJobs; what they have in common with clusters is there."""
+
+CLUSTER_RULES: Final = (
     Rule("watched", kinds.CLUSTER, ("get", *WATCH), "what is wanted"),
+    Rule("watched", kinds.CLUSTER, ("patch",), "an annotation, once what it asks for is done"),
     Rule("watched", kinds.CLUSTER, ("patch",), "what is seen", "status"),
     *(
         rule
@@ -65,7 +92,8 @@ RULES: Final = (
     Rule("watched", kinds.DEPLOYMENT, (*_APPLY, "watch", "delete"), _LEAVABLE),
     Rule("watched", kinds.DEPLOYMENT, ("patch",), "brokers are scaled during upgrades", "scale"),
     Rule("watched", kinds.POD, (*WATCH, "delete"), "one at a time, to replace it"),
-    Rule("watched", kinds.PVC, ("list", "patch"), "volumes grow; none is ever deleted"),
+    Rule("watched", kinds.PVC, ("list", "patch"), "volumes grow"),
+    Rule("watched", kinds.PVC, ("delete",), "a bookie's, to replace it, once it is proven empty"),
     Rule("watched", kinds.SERVICE, _APPLY, _OWNED),
     Rule("watched", kinds.SERVICE_ACCOUNT, (*_APPLY, "delete"), _LEAVABLE),
     Rule("watched", kinds.CONFIG_MAP, (*_APPLY, "delete"), _LEAVABLE),
@@ -84,6 +112,9 @@ RULES: Final = (
         names=("v1beta1.external.metrics.k8s.io",),
     ),
 )
+"""For clusters, and for what is in them."""
+
+RULES: Final = (*CLUSTER_RULES, *JOB_RULES)
 
 
 def missing(requests: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:

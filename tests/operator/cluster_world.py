@@ -1,11 +1,13 @@
 """A Kubernetes and a Magnetar in memory, as far as the planner of clusters can see them.
 
 It does what the controllers do with what the planner asks for, and checks at every step what must
-never happen: two bookies away at once by will, a bookie removed without a proof that is of now.
+never happen: two bookies away at once by will, a bookie removed or a volume deleted without a proof
+that is of now. A claim goes once its pod has, and takes with it what the bookie held.
 Ledgers are numbers: each has its copies on bookies; a drain moves them, a lie breaks a copy.
 """
 
 import copy
+import dataclasses
 import datetime
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +19,8 @@ from magnetar_operator.cluster.actions import (
     Action,
     Apply,
     BeginDrain,
+    ClearRequest,
+    DeleteVolume,
     EndDrain,
     Remove,
     ReplacePod,
@@ -59,6 +63,10 @@ class World:
     liars: set[str] = field(default_factory=set)
     """Bookies whose copies are bad."""
     removed: list[str] = field(default_factory=list)
+    request: str = ""
+    """The annotation: whose volume is to be replaced."""
+    replaced: list[str] = field(default_factory=list)
+    """Bookies that got a new volume."""
     writes: int = 0
     uids: int = 0
 
@@ -79,6 +87,10 @@ class World:
     def living(self) -> set[str]:
         return {one.name for one in self.pods.values() if one.component == BOOKIE and one.ready}
 
+    def disks(self, bookie: str) -> str:
+        """The incarnation of what it stores."""
+        return str(self.claims[f"data-{bookie}"]["metadata"]["uid"])
+
     def lacking(self) -> list[int]:
         living = self.living()
         draining = {each.bookie_id for each in self.drains.values() if each.state == "copying"}
@@ -93,12 +105,13 @@ class World:
             reason=f"{len(lacking)} ledgers lack copies" if lacking else "",
             under_replicated=len(lacking),
             ledgers=tuple(LedgerTrouble(one) for one in lacking),
-            bookies=tuple(LivingBookie(one) for one in sorted(self.living())),
+            bookies=tuple(LivingBookie(one, self.disks(one)) for one in sorted(self.living())),
         )
 
     def plan(self) -> Plan:
         remembered = getattr(self, "_remembered", 0)
-        found = plan(self.cluster, self.observed(), remembered, self.now)
+        cluster = dataclasses.replace(self.cluster, replace_volume=self.request)
+        found = plan(cluster, self.observed(), remembered, self.now)
         self._remembered = found.shrink.replicas
         return found
 
@@ -123,7 +136,11 @@ class World:
                     reason = f"magnetar-operator: {action.text}"
                     self.drains[action.bookie] = Drain(action.bookie, "copying", now_ms, reason)
                 case EndDrain():
-                    del self.drains[action.bookie]
+                    self.drains.pop(action.bookie, None)
+                case ClearRequest():
+                    self.request = ""
+                case DeleteVolume():
+                    self._delete_volume(action)
 
     def _apply(self, manifest: Object) -> None:
         kind, name = kind_of(manifest).kind, manifest["metadata"]["name"]
@@ -154,6 +171,19 @@ class World:
             assert not self.lacking(), f"{pod.name} goes while ledgers lack copies"
         del self.pods[action.name]
 
+    def _delete_volume(self, action: DeleteVolume) -> None:
+        claim = self.claims[action.name]
+        assert claim["metadata"]["uid"] == action.uid
+        bookie = action.name.removeprefix("data-")
+        self._check_proof(bookie)
+        others = [one for one in self.pods.values() if one.component == BOOKIE]
+        assert all(one.ready for one in others if one.name != bookie)
+        assert not self._dying(), "two volumes at once"
+        claim["metadata"]["deletionTimestamp"] = "now"
+
+    def _dying(self) -> list[str]:
+        return [name for name, one in self.claims.items() if "deletionTimestamp" in one["metadata"]]
+
     # -- what the controllers, and time, do --------------------------------------------------------
 
     def turn(self) -> None:
@@ -182,6 +212,7 @@ class World:
         for each in wanted:
             pod_now = self.pods.get(each)
             if pod_now is None:
+                self._volume_goes(each)
                 self.claims.setdefault(f"data-{each}", self._claim(one, each, component))
                 self._start(each, component, revision)
             elif not pod_now.ready:
@@ -189,17 +220,35 @@ class World:
 
     def _claim(self, one: Object, pod: str, component: str) -> Object:
         template = one["spec"]["volumeClaimTemplates"][0]
-        metadata = {"name": f"data-{pod}", "namespace": "ns", "labels": {"component": component}}
+        self.uids += 1
+        metadata = {
+            "name": f"data-{pod}",
+            "namespace": "ns",
+            "labels": {"component": component},
+            "uid": f"v{self.uids}",
+        }
         return {"metadata": metadata, "spec": copy.deepcopy(template["spec"])}
 
     def _check_removal(self, pod: Pod) -> None:
         self.removed.append(pod.name)
-        drain = self.drains.get(pod.name)
-        assert drain is not None, f"{pod.name} was removed and never emptied"
-        assert drain.state == "removable", f"{pod.name} was removed while {drain.state}"
+        self._check_proof(pod.name)
+
+    def _check_proof(self, bookie: str) -> None:
+        drain = self.drains.get(bookie)
+        assert drain is not None, f"{bookie} goes and was never emptied"
+        assert drain.state == "removable", f"{bookie} goes while {drain.state}"
         for ledger, held in self.ledgers.items():
-            good = held - {pod.name} - self.liars
-            assert len(good) >= 2, f"ledger {ledger} had not enough copies beside {pod.name}"
+            good = held - {bookie} - self.liars
+            assert len(good) >= 2, f"ledger {ledger} had not enough copies beside {bookie}"
+
+    def _volume_goes(self, pod: str) -> None:
+        """Once the pod is gone, where its claim is to be deleted."""
+        name = f"data-{pod}"
+        if name in self._dying():
+            del self.claims[name]
+            self.replaced.append(pod)
+            for held in self.ledgers.values():
+                held.discard(pod)
 
     def _deployment(self, one: Object) -> None:
         name, component = one["metadata"]["name"], one["metadata"]["labels"]["component"]
@@ -241,7 +290,11 @@ class World:
             return msgspec.structs.replace(
                 drain, state="refused", refused="no proof", in_the_way=wrong
             )
-        return msgspec.structs.replace(drain, state="removable", proven_ms=now_ms)
+        for held in self.ledgers.values():
+            held.discard(bookie)
+        return msgspec.structs.replace(
+            drain, state="removable", proven_ms=now_ms, incarnations=(self.disks(bookie),)
+        )
 
     def settle(self, turns: int = 60) -> Plan:
         """Until there is nothing to do; fails where that does not come."""

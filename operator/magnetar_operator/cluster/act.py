@@ -6,11 +6,13 @@ time, drains are records in the metadata store. What was not done is planned aga
 
 from typing import assert_never
 
-from magnetar_operator.api_kinds import POD, Object
+from magnetar_operator.api_kinds import CLUSTER, POD, PVC, Object
 from magnetar_operator.cluster.actions import (
     Action,
     Apply,
     BeginDrain,
+    ClearRequest,
+    DeleteVolume,
     EndDrain,
     Remove,
     ReplacePod,
@@ -79,6 +81,17 @@ class Actor:
                 except Conflict:
                     return  # it has been replaced already
                 await self._tell(owner, "Restarted", action.text)
+            case ClearRequest():
+                await self._clear(cluster, action.annotation)
+            case BeginDrain() | EndDrain() | DeleteVolume():
+                await self._of_bookie(cluster, owner, action)
+            case _:
+                assert_never(action)
+
+    async def _of_bookie(
+        self, cluster: Cluster, owner: Object, action: BeginDrain | EndDrain | DeleteVolume
+    ) -> None:
+        match action:
             case BeginDrain():
                 client = await self._admins.of(cluster)
                 body = {"reason": f"{REASON_OF_OURS}{action.text}"}
@@ -90,9 +103,24 @@ class Actor:
                     await client.call("DELETE", f"{PREFIX}/bookies/{action.bookie}/drain")
                 except NotFound:
                     return
-                await self._tell(owner, "DrainEnds", action.text)
+                await self._tell(owner, action.reason, action.text)
+            case DeleteVolume():
+                try:
+                    await self._kube.delete(PVC, action.name, cluster.namespace, uid=action.uid)
+                except Conflict:
+                    return  # it is another by now
+                await self._tell(owner, "VolumeDeleted", action.text)
             case _:
                 assert_never(action)
+
+    async def _clear(self, cluster: Cluster, annotation: str) -> None:
+        """Only of the MagnetarCluster as it was read: it may say something else by now."""
+        metadata: Object = {"annotations": {annotation: None}}
+        metadata["resourceVersion"] = cluster.resource_version
+        try:
+            await self._kube.merge(CLUSTER, cluster.namespace, cluster.name, {"metadata": metadata})
+        except Conflict:
+            return  # the next look decides
 
     async def _tell(self, owner: Object, reason: str, text: str, *, warns: bool = False) -> None:
         await self._events.tell(owner, reason, text, type="Warning" if warns else "Normal")

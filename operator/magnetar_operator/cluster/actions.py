@@ -85,10 +85,38 @@ class EndDrain:
 
     bookie: str
     text: str
+    reason: str = "DrainEnds"
+    """Of the Event."""
 
     @property
     def step(self) -> PlanStep:
         return PlanStep(action="end drain", target=f"Bookie {self.bookie}", text=self.text)
 
 
-Action = Apply | Remove | Scale | ReplacePod | BeginDrain | EndDrain
+@dataclass(frozen=True, slots=True)
+class DeleteVolume:
+    """Deletes the claim of a bookie whose ledgers' copies are proven elsewhere."""
+
+    name: str
+    uid: str
+    text: str
+
+    @property
+    def step(self) -> PlanStep:
+        target = f"PersistentVolumeClaim {self.name}"
+        return PlanStep(action="delete", target=target, text=self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class ClearRequest:
+    """Takes an annotation of the MagnetarCluster away: what it asked for is done."""
+
+    annotation: str
+    text: str
+
+    @property
+    def step(self) -> PlanStep:
+        return PlanStep(action="clear", target=f"Annotation {self.annotation}", text=self.text)
+
+
+Action = Apply | Remove | Scale | ReplacePod | BeginDrain | EndDrain | DeleteVolume | ClearRequest

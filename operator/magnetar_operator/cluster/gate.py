@@ -9,13 +9,30 @@ copies, of the bookies as they are now. What is not known counts as no.
 from typing import Final
 
 from magnetar_operator.cluster.manifests.naming import BOOKIE, ETCD, Cluster
-from magnetar_operator.cluster.observed import LedgerHealth, Observed, Pod, first_trouble
+from magnetar_operator.cluster.observed import (
+    LedgerHealth,
+    Observed,
+    Pod,
+    claim_name,
+    first_trouble,
+)
 
 LEDGERS_TOLD_MAX: Final = 10
 
 
-def why_not(cluster: Cluster, observed: Observed, bookies: int, *, besides: str = "") -> str:
-    """Why no bookie may go; empty where one may. `besides`: the one it is about may be down."""
+def why_not(
+    cluster: Cluster,
+    observed: Observed,
+    bookies: int,
+    *,
+    besides: str = "",
+    volumes: bool = True,
+) -> str:
+    """Why no bookie may go; empty where one may.
+
+    `besides`: the one it is about may be down, and its volume lost or going. `volumes`:
+    whether others' matter.
+    """
     pods = observed.of(BOOKIE)
     missing = _not_ready(pods, bookies, cluster.object_name(BOOKIE), besides)
     if missing:
@@ -24,8 +41,8 @@ def why_not(cluster: Cluster, observed: Observed, bookies: int, *, besides: str 
     missing = _not_ready(members, cluster.etcd_members, cluster.object_name(ETCD), "")
     if missing:
         return f"{', '.join(missing)} not ready" + _because(members)
-    lost = volumes_in_trouble(observed)
-    if lost:
+    lost = volumes_in_trouble(observed, besides=claim_name(besides) if besides else "")
+    if lost and volumes:
         return "; ".join(lost)
     return ledgers_why_not(observed)
 
@@ -51,11 +68,13 @@ def named(health: LedgerHealth) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def volumes_in_trouble(observed: Observed) -> list[str]:
-    """Volumes that are lost, or on their way out."""
+def volumes_in_trouble(observed: Observed, *, besides: str = "") -> list[str]:
+    """Volumes that are lost, or on their way out; of the claim `besides` that is known."""
     found = []
     for one in observed.claims:
         name, phase = one["metadata"]["name"], one.get("status", {}).get("phase", "")
+        if name == besides:
+            continue
         if "deletionTimestamp" in one["metadata"]:
             found.append(f"volume {name} is being deleted")
         elif phase == "Lost":

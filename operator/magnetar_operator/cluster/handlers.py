@@ -16,7 +16,7 @@ from magnetar_operator.api_kinds import CLUSTER, DEPLOYMENT, POD, STATEFUL_SET, 
 from magnetar_operator.clock import SYSTEM, Clock, utc
 from magnetar_operator.cluster.act import Actor
 from magnetar_operator.cluster.actions import Apply
-from magnetar_operator.cluster.manifests.naming import CLUSTER_LABEL, Cluster
+from magnetar_operator.cluster.manifests.naming import CLUSTER_LABEL, REPLACE_VOLUME, Cluster
 from magnetar_operator.cluster.observe import Admins, Observer
 from magnetar_operator.cluster.plan import plan
 from magnetar_operator.cluster.status import status
@@ -77,7 +77,9 @@ class ClusterHandler:
         found.was_ready = any(
             one.get("type") == "Ready" and one.get("status") == "True"
             for one in before.get("conditions") or ()
-        ) or before.get("phase") in ("Running", "Degraded", "Upgrading", "ScalingDown")
+        ) or before.get("phase") in (
+            "Running", "Degraded", "Upgrading", "ScalingDown", "ReplacingVolume",
+        )  # fmt: skip
         is_paused = cluster.spec.paused or annotated(owner, "paused")
         is_plan_only = annotated(owner, "plan")
         acts = bool(found.actions) and not is_paused and not is_plan_only
@@ -130,6 +132,8 @@ def cluster_of(owner: Object, settings: Settings) -> Cluster:
         image=spec.image or settings.image,
         etcd_image=spec.etcd.image or settings.etcd_image,
         operator_namespace=settings.pod_namespace,
+        replace_volume=(metadata.get("annotations") or {}).get(REPLACE_VOLUME, "").strip(),
+        resource_version=metadata.get("resourceVersion", ""),
     )
 
 

@@ -11,6 +11,8 @@ from magnetar_operator.api_kinds import Kind, Object
 
 REASON_OF_OURS: Final = "magnetar-operator: "
 """What drains that the operator asked for begin their reason with; others are left alone."""
+VOLUME_REASON: Final = f"{REASON_OF_OURS}volume "
+"""What those begin with that are for a new volume; the uid of the old one's claim follows."""
 REVISION_LABEL: Final = "controller-revision-hash"
 
 
@@ -35,6 +37,8 @@ class Drain(msgspec.Struct, frozen=True, rename="camel"):
     refused: str = ""
     in_the_way: tuple[InTheWay, ...] = ()
     proven_ms: int = 0
+    incarnations: tuple[str, ...] = ()
+    """Of the disks that the proof is about."""
 
 
 class LedgerTrouble(msgspec.Struct, frozen=True, rename="camel"):
@@ -122,12 +126,29 @@ class Observed:
         found = [one for one in self.pods if one.component == component]
         return sorted(found, key=lambda one: (one.ordinal, one.name))
 
+    def claim(self, pod: str) -> Object | None:
+        """The volume of a pod of a StatefulSet."""
+        name = claim_name(pod)
+        return next((one for one in self.claims if one["metadata"]["name"] == name), None)
+
     def claims_of(self, component: str) -> list[Object]:
         return [
             one
             for one in self.claims
             if one["metadata"].get("labels", {}).get("component") == component
         ]
+
+
+def claim_name(pod: str) -> str:
+    """As its StatefulSet calls it."""
+    return f"data-{pod}"
+
+
+def volume_of(drain: Drain) -> str:
+    """The uid of the claim whose bookie it empties, where it is for a new volume; else empty."""
+    if not drain.reason.startswith(VOLUME_REASON):
+        return ""
+    return drain.reason.removeprefix(VOLUME_REASON).partition(" ")[0]
 
 
 def pod_of(content: Mapping[str, Any]) -> Pod:

@@ -22,8 +22,8 @@ from magnetar_operator.api_kinds import (
     Object,
     kind_of,
 )
-from magnetar_operator.cluster import gate, growing, rolling, shrinking
-from magnetar_operator.cluster.actions import Action, Apply, Remove, Scale
+from magnetar_operator.cluster import gate, growing, replacing, rolling, shrinking
+from magnetar_operator.cluster.actions import Action, Apply, BeginDrain, Remove, Scale
 from magnetar_operator.cluster.compare import amount, differences
 from magnetar_operator.cluster.manifests import around, serving, storage
 from magnetar_operator.cluster.manifests.naming import (
@@ -36,7 +36,7 @@ from magnetar_operator.cluster.manifests.naming import (
     sealed,
 )
 from magnetar_operator.cluster.manifests.pods import config_map, service_account
-from magnetar_operator.cluster.observed import Observed
+from magnetar_operator.cluster.observed import Observed, claim_name
 from magnetar_operator.models.values import seconds
 
 WAIT_S: Final = 5.0
@@ -57,6 +57,7 @@ class Plan:
     """What is decided, and what the status is told from."""
 
     shrink: shrinking.Shrinking
+    replace: replacing.Replacing = field(default_factory=replacing.Replacing)
     actions: list[Action] = field(default_factory=list)
     rolls: dict[str, rolling.Rolling] = field(default_factory=dict)
     """Of bookies and etcd."""
@@ -97,15 +98,12 @@ class _Planner:
         busy = f"{bookies.stale[0].name} is being upgraded" if bookies.stale else ""
         grow = growing.decide(cluster, self._observed, self._now)
         found.recommendations = grow.recommendations
-        shrink = found.shrink = shrinking.decide(
-            cluster, self._observed, grow.wanted, remembered, self._now, busy=busy
-        )
-        if shrink.active and bookies.replace is not None:
-            bookies.replace, bookies.waits = None, f"{shrink.bookie} is being emptied"
+        shrink = self._leaving(grow.wanted, remembered, busy)
+        self._hold_restarts(bookies)
         self._around()
         self._etcd()
         self._bookies(shrink, grow)
-        found.actions += shrink.actions
+        found.actions += [*shrink.actions, *found.replace.actions]
         self._serving(bookies)
         self._volumes()
         for one in (etcd, bookies):
@@ -113,14 +111,42 @@ class _Planner:
                 found.actions.append(one.replace)
             found.look_again(one.again_s)
         found.look_again(shrink.again_s)
+        found.look_again(found.replace.again_s)
         self._leave()
         return found
+
+    def _leaving(self, wanted: int, remembered: int, busy: str) -> shrinking.Shrinking:
+        """A removal or a new volume, whichever has begun; else the removal first."""
+        cluster, observed, found = self._cluster, self._observed, self._plan
+        stay = min(wanted, self._spec_or_stored(wanted))
+        replaced = replacing.under_way(cluster, observed, stay)
+        told = f"{replaced} gets a new volume" if replaced else ""
+        found.shrink = shrinking.decide(
+            cluster, observed, wanted, remembered, self._now, busy=busy or told
+        )
+        leaves = found.shrink.bookie
+        if leaves and not replaced:
+            busy = busy or f"{leaves} is to go"
+        found.replace = replacing.decide(cluster, observed, stay, self._now, busy=busy)
+        return found.shrink
+
+    def _hold_restarts(self, bookies: rolling.Rolling) -> None:
+        """While a bookie is emptied or gets a new volume; but not of one that cannot start so."""
+        shrink, replaced = self._plan.shrink, self._plan.replace
+        if bookies.replace is None:
+            return
+        if shrink.active:
+            bookies.replace, bookies.waits = None, f"{shrink.bookie} is being emptied"
+        elif replaced.active and bookies.replace.name != replaced.bookie:
+            bookies.replace, bookies.waits = None, f"{replaced.bookie} gets a new volume"
+        elif replaced.active and replaced.step != "Registering":
+            bookies.replace, bookies.waits = None, f"{replaced.bookie} is being emptied"
 
     # -- the parts, in their order -----------------------------------------------------------------
 
     def _around(self) -> None:
         cluster = self._cluster
-        may_go = not gate.ledgers_why_not(self._observed)
+        may_go = not gate.ledgers_why_not(self._observed) and not self._goes_by_will()
         for component in (BROKER, BOOKIE, *((ETCD,) if cluster.etcd_members else ())):
             self._apply(service_account(cluster, component))
         self._apply(config_map(cluster, BOOKIE, storage.bookie_settings(cluster)))
@@ -209,7 +235,9 @@ class _Planner:
 
     def _volumes(self) -> None:
         cluster = self._cluster
-        self._plan.volumes += gate.volumes_in_trouble(self._observed)
+        replaced = self._plan.replace
+        proven = claim_name(replaced.bookie) if replaced.step in replacing.LEAVING else ""
+        self._plan.volumes += gate.volumes_in_trouble(self._observed, besides=proven)
         for component, given in (
             (BOOKIE, cluster.spec.bookie.storage),
             (ETCD, cluster.spec.etcd.storage),
@@ -262,6 +290,18 @@ class _Planner:
         )
         self._plan.rolls[component] = found
         return found
+
+    def _spec_or_stored(self, wanted: int) -> int:
+        """How many bookies the StatefulSet has now."""
+        stored = self._observed.get(STATEFUL_SET, self._cluster.object_name(BOOKIE))
+        return wanted if stored is None else int(stored["spec"].get("replicas", wanted))
+
+    def _goes_by_will(self) -> bool:
+        """Whether a bookie is on its way out: none may be evicted beside it."""
+        shrink, replaced = self._plan.shrink, self._plan.replace
+        begins = any(isinstance(one, BeginDrain) for one in (*shrink.actions, *replaced.actions))
+        left = (one.drain for one in (shrink, replaced) if one.drain is not None)
+        return begins or replaced.active or any(one.state != "refused" for one in left)
 
     def _closed(self) -> str:
         """The gate, for restarts."""

@@ -4,24 +4,22 @@ More are made at once. Fewer only one after the other, the highest ordinal first
 ledgers' copies proven elsewhere by checksum, and only then is the StatefulSet made smaller by one.
 What would take a bookie away otherwise (a StatefulSet scaled by hand) is put back.
 
+A bookie that gets a new volume meanwhile (`replacing`) is not this module's affair, unless it is to
+go altogether.
+
 The number that counts is the StatefulSet's own, beside the one that we wrote there (`REPLICAS_SET`)
 and, where it was deleted, the one in the status: none of them alone makes a bookie go.
 """
 
 import datetime
 from dataclasses import dataclass, field
-from typing import Final
 
 from magnetar_operator.api_kinds import STATEFUL_SET
-from magnetar_operator.cluster import gate
+from magnetar_operator.cluster import emptying
 from magnetar_operator.cluster.actions import Action, BeginDrain, EndDrain
 from magnetar_operator.cluster.manifests.naming import BOOKIE, Cluster
 from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
-from magnetar_operator.cluster.observed import REASON_OF_OURS, Drain, Observed
-
-PROOF_AGE_S_MAX: Final = 600.0
-ASK_AGAIN_S: Final = 60.0
-LOOK_S: Final = 2.0
+from magnetar_operator.cluster.observed import REASON_OF_OURS, Drain, Observed, volume_of
 
 
 @dataclass(slots=True)
@@ -45,7 +43,7 @@ class Shrinking:
     @property
     def active(self) -> bool:
         """A bookie is being emptied now: nothing else is restarted meanwhile."""
-        return self.drain is not None and self.drain.state in ("requested", "copying", "proving")
+        return self.drain is not None and self.drain.state in emptying.AT_WORK
 
 
 def decide(
@@ -93,42 +91,23 @@ def _shrink(
     """The next step of removing the highest ordinal."""
     current = found.replicas
     target = found.bookie = f"{cluster.object_name(BOOKIE)}-{current - 1}"
-    found.again_s = LOOK_S
-    drain = found.drain = observed.ledgers.drain(target)
-    if drain is not None and drain.state not in ("removable", "refused"):
-        found.waits = f"{target} is being emptied"
-        return
+    found.again_s = emptying.LOOK_S
+    found.drain = observed.ledgers.drain(target)
     leaving = [one.name for one in observed.of(BOOKIE) if one.ordinal >= current]
-    blocked = f"{', '.join(leaving)} still ends" if leaving else ""
-    blocked = blocked or busy or gate.why_not(cluster, observed, current, besides=target)
-    age_s = 0.0 if drain is None else now.timestamp() - drain.proven_ms / 1_000
-    if drain is not None and drain.state == "removable" and age_s <= PROOF_AGE_S_MAX:
-        if blocked:
-            found.waits = f"{target} is empty and could go, but {blocked}"
-        else:
-            found.replicas = current - 1
-        return
-    if drain is not None and drain.state == "refused":
-        found.refused = drain.refused + _ledgers(drain)
-        waited_s = now.timestamp() - drain.requested_ms / 1_000
-        if waited_s < ASK_AGAIN_S:
-            return
-    if blocked:
-        if observed.ledgers.health is not None and not leaving and not busy:
-            found.refused = found.refused or (
-                f"{target} is not emptied now: {blocked}. It is tried again once that is over"
-            )
-        found.waits = blocked
-        return
-    found.actions.append(BeginDrain(target, _why_begin(drain, found.replicas, target)))
-
-
-def _why_begin(drain: Drain | None, current: int, target: str) -> str:
-    if drain is None:
-        return f"bookies {current} → {current - 1}: {target} is emptied, and its copies proven"
-    if drain.state == "refused":
-        return f"{target} was refused; it is tried again"
-    return f"the proof of {target} has grown old; it is made anew"
+    step = emptying.next_step(
+        cluster,
+        observed,
+        target,
+        current,
+        now,
+        why=f"bookies {current} → {current - 1}",
+        busy=f"{', '.join(leaving)} still ends" if leaving else busy,
+    )
+    found.refused, found.waits = step.refused, step.waits
+    if step.may_go:
+        found.replicas = current - 1
+    elif step.begin:
+        found.actions.append(BeginDrain(target, step.begin))
 
 
 def _end_drains(
@@ -144,12 +123,9 @@ def _end_drains(
         if not drain.reason.startswith(REASON_OF_OURS) or not tail.isdigit():
             continue
         if int(tail) < wanted:
+            if volume_of(drain):
+                continue  # see `replacing`
             found.actions.append(EndDrain(drain.bookie_id, f"{drain.bookie_id} stays"))
         elif int(tail) >= current and drain.bookie_id not in pods | living:
             text = f"{drain.bookie_id} is gone; its name may be used again"
             found.actions.append(EndDrain(drain.bookie_id, text))
-
-
-def _ledgers(drain: Drain) -> str:
-    told = "; ".join(f"ledger {one.ledger_id}: {one.why}" for one in drain.in_the_way[:10])
-    return f" ({told})" if told else ""

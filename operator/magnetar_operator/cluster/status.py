@@ -9,6 +9,7 @@ from magnetar_operator.cluster import gate
 from magnetar_operator.cluster.manifests.naming import BOOKIE, BROKER, ETCD, Cluster
 from magnetar_operator.cluster.observed import Observed, first_trouble
 from magnetar_operator.cluster.plan import Plan
+from magnetar_operator.cluster.replacing import LEAVING, Replacing
 from magnetar_operator.cluster.shrinking import Shrinking
 from magnetar_operator.resources.resource_status import Condition, conditions, timestamp
 
@@ -56,7 +57,7 @@ def status(
     }
     if cluster.etcd_members:
         told["etcd"] = _replicas(cluster, observed, ETCD, cluster.etcd_members)
-    drain = _drain(plan.shrink)
+    drain = _drain(plan)
     if drain is not None:
         told["drain"] = drain
     if is_plan_only:
@@ -83,6 +84,7 @@ def _conditions(
     else:
         ready = Condition("Ready", False, f"Not{bad.type}", bad.message)
     found = [ready, *parts, _upgrading(plan), _scaling(shrink), _refused(shrink)]
+    found += _replacing(plan.replace)
     found.append(_degraded(observed, plan))
     if is_paused:
         told = "nothing is changed while spec.paused or the annotation magnetar.io/paused is true"
@@ -148,16 +150,28 @@ def _refused(shrink: Shrinking) -> Condition:
     return Condition("ScaleDownRefused", False, "NotRefused", "no bookie was refused to go")
 
 
+def _replacing(found: Replacing) -> list[Condition]:
+    goes_on, refused = "ReplacingVolume", "VolumeReplacementRefused"
+    conditions = [Condition(goes_on, False, "Idle", "no bookie gets a new volume")]
+    if found.bookie:
+        told = found.waits or f"{found.bookie} gets a new volume"
+        conditions = [Condition(goes_on, True, found.step or "Waits", told)]
+    if found.refused:
+        return [*conditions, Condition(refused, True, "Refused", found.refused)]
+    return [*conditions, Condition(refused, False, "NotRefused", "no new volume was refused")]
+
+
 def _degraded(observed: Observed, plan: Plan) -> Condition:
     health = observed.ledgers.health
     wrong = list(plan.volumes)
     if health is not None and health.lost:
         wrong.append(f"{health.lost} ledgers have lost entries: `magnetar ledger check` names them")
+    replaced = plan.replace.bookie if plan.replace.step in LEAVING else ""
     if health is not None and not health.healthy:
         wrong += [
             f"{one.bookie_id} came back with an empty volume; its ledgers' copies are made anew"
             for one in health.bookies
-            if one.incarnations_before
+            if one.incarnations_before and one.bookie_id != replaced
         ]
     if wrong:
         return Condition("Degraded", True, "DataAtRisk", "; ".join(wrong))
@@ -183,6 +197,8 @@ def _phase(
         return "Pending" if bookies is None and not observed.pods else "Creating"
     if holds["ScalingDown"]:
         return "ScalingDown"
+    if plan.replace.active:
+        return "ReplacingVolume"
     if holds["Upgrading"]:
         return "Upgrading"
     if holds["Ready"]:
@@ -203,15 +219,20 @@ def _replicas(cluster: Cluster, observed: Observed, component: str, wanted: int)
     }
 
 
-def _drain(shrink: Shrinking) -> dict[str, Any] | None:
-    drain = shrink.drain
-    if drain is None or not shrink.bookie:
+def _drain(plan: Plan) -> dict[str, Any] | None:
+    """Of a removal; else of a bookie that gets a new volume."""
+    is_removal = plan.shrink.drain is not None and bool(plan.shrink.bookie)
+    drain = plan.shrink.drain if is_removal else plan.replace.drain
+    if drain is None:
         return None
+    step = _STEPS.get(drain.state, "")
+    if not is_removal and plan.replace.step == "Registering":
+        step = "Registering"
     started = datetime.datetime.fromtimestamp(drain.requested_ms / 1_000, datetime.UTC)
     return {
         "bookie": drain.bookie_id,
-        "step": _STEPS.get(drain.state, ""),
-        "reason": "scale-down",
+        "step": step,
+        "reason": "scale-down" if is_removal else "volume",
         "startedAt": timestamp(started),
         "ledgersLeft": drain.ledgers_left,
         "ledgersProven": drain.ledgers_proven,

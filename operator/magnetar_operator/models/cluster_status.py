@@ -25,15 +25,17 @@ class Drain(Seen, frozen=True, kw_only=True):
 
     bookie: Annotated[ShortText, Meta(description="The pod of the bookie.")] = ""
     step: Annotated[
-        Literal["ReadOnly", "Copying", "Proving", "Removing", "Refused", ""],
+        Literal["ReadOnly", "Copying", "Proving", "Removing", "Registering", "Refused", ""],
         Meta(
             description="ReadOnly: it takes no new entries. Copying: its ledgers are copied to "
-            "others. Proving: the copies are compared by checksum. Removing: the pod goes. "
-            "Refused: it cannot go, and refused says why."
+            "others. Proving: the copies are compared by checksum. Removing: the pod goes, or its "
+            "volume. Registering: the bookie starts with its new volume. Refused: it cannot go, "
+            "and refused says why."
         ),
     ] = ""
     reason: Annotated[
-        ShortText, Meta(description="Why it is drained: scale-down, volume, node.")
+        ShortText,
+        Meta(description="Why it is drained: scale-down, or volume where it gets a new one."),
     ] = ""
     started_at: Annotated[str | None, Meta(description="When it began, RFC 3339.")] = None
     ledgers_left: Annotated[int, Meta(description="Ledgers that only wait to be copied.")] = 0
@@ -67,16 +69,16 @@ class ClusterStatus(Status, frozen=True, kw_only=True):
         list[Condition],
         Meta(
             description="The state, aspect by aspect. Ready sums up BrokersReady, BookiesReady, "
-            "EtcdReady and LedgersHealthy; ScalingDown, Upgrading, Degraded and Paused say what "
-            "goes on.",
+            "EtcdReady and LedgersHealthy; ScalingDown, ReplacingVolume, Upgrading, Degraded and "
+            "Paused say what goes on.",
             extra={LIST_KEYS: ["type"]},
             max_length=64,
         ),
     ] = []
     phase: Annotated[
         Literal[
-            "", "Pending", "Creating", "Running", "Upgrading", "ScalingDown", "Degraded",
-            "Paused", "Deleting",
+            "", "Pending", "Creating", "Running", "Upgrading", "ScalingDown",
+            "ReplacingVolume", "Degraded", "Paused", "Deleting",
         ],
         Meta(description="The state in one word; the conditions say more."),
     ] = ""  # fmt: skip

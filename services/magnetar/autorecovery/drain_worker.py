@@ -22,6 +22,7 @@ from magnetar.autorecovery.drains import (
     decode,
     drain_key,
     drain_lock_key,
+    known_incarnations,
     put_over,
     refusal,
 )
@@ -216,6 +217,7 @@ class _Work:
             state=DrainState.PROVING, ledgers_left=0, bytes_left=0, ledgers_open=0, in_the_way=()
         )
         wrong: list[LedgerReport] = []
+        incarnations = await known_incarnations(self._store, self._job.bookie_id)
 
         def on_report(report: LedgerReport) -> None:
             if report.verdict != Verdict.HEALTHY:
@@ -225,7 +227,12 @@ class _Work:
         proven = summary.verdicts.get(Verdict.HEALTHY.value, 0)
         now_ms = self._clock.now_ms()
         if not summary.exit_code and not wrong:
-            await self._save(state=DrainState.REMOVABLE, ledgers_proven=proven, proven_ms=now_ms)
+            await self._save(
+                state=DrainState.REMOVABLE,
+                ledgers_proven=proven,
+                proven_ms=now_ms,
+                incarnations=incarnations,
+            )
             log.info("bookie may be removed", bookie=self._job.bookie_id, ledgers=proven)
             return
         wrong.sort(key=lambda one: one.ledger_id)

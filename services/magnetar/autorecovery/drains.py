@@ -8,6 +8,9 @@ off and is taken up by another node.
 A drain ends REMOVABLE (every ledger that the bookie held has its full number of copies elsewhere,
 each read and compared) or REFUSED, with the ledgers that stand in the way. Asking again begins
 again: what was moved stays moved.
+
+Disks that were proven empty are retired when the drain ends, if the name has new disks by then:
+`/bookies-known/` keeps only those that may still hold something.
 """
 
 from collections.abc import Sequence
@@ -17,13 +20,30 @@ from typing import Final
 import msgspec
 
 from magnetar.autorecovery.decommission import NAMED_MAX, InTheWay
-from magnetar.bookie.registration import draining_key
+from magnetar.bookie.api import BookieIdentity
+from magnetar.bookie.registration import (
+    KNOWN_PREFIX,
+    draining_key,
+    known_key,
+    registration_key,
+)
+from magnetar.bookie.registration import decode as decode_registration
 from magnetar.core.errors import MetadataError
-from magnetar.metadata.store import ABSENT, BadRevision, Delete, MetadataStore, Put
+from magnetar.metadata.store import (
+    ABSENT,
+    BadRevision,
+    Check,
+    Delete,
+    MetadataStore,
+    Operation,
+    Put,
+)
 
 DRAINS_PREFIX: Final = "/bookies-drains/"
 LOCKS_PREFIX: Final = "/bookies-drains-locks/"
 REQUEST_TRIES: Final = 5
+RETIRED_MAX: Final = 64
+"""Disks of one name that are retired at once."""
 
 
 class DrainState(StrEnum):
@@ -63,6 +83,9 @@ class Drain(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Ledgers that still need it, the hopeless ones first; NAMED_MAX at most."""
     proven_ms: int = 0
     """When the last proof ended well."""
+    incarnations: tuple[str, ...] = ()
+    """Of the disks that were known under this name before that proof began: it is about them all.
+    RETIRED_MAX at most."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -127,10 +150,42 @@ async def request(store: MetadataStore, bookie_id: str, now_ms: int, reason: str
 
 async def cancel(store: MetadataStore, bookie_id: str) -> bool:
     """The bookie takes new ledgers again; whether it was being emptied."""
-    there = await read(store, bookie_id) is not None
-    marked = await store.get(draining_key(bookie_id)) is not None
-    await store.transact([Delete(drain_key(bookie_id)), Delete(draining_key(bookie_id))])
-    return there or marked
+    for _ in range(REQUEST_TRIES):
+        drain = await read(store, bookie_id)
+        marked = await store.get(draining_key(bookie_id)) is not None
+        retired = [] if drain is None else await _retired(store, drain)
+        ends = [Delete(drain_key(bookie_id)), Delete(draining_key(bookie_id))]
+        try:
+            await store.transact([*ends, *retired])
+        except BadRevision:
+            continue  # the bookie has registered anew, or has gone
+        return drain is not None or marked
+    raise MetadataError(f"{registration_key(bookie_id)} changes all the time")
+
+
+async def _retired(store: MetadataStore, drain: Drain) -> list[Operation]:
+    """Forgets disks that were proven empty and that others stand for now.
+
+    Only while these hold the name: what is forgotten cannot be coming back at the same moment.
+    """
+    if drain.state is not DrainState.REMOVABLE:
+        return []
+    key = registration_key(drain.bookie_id)
+    stored = await store.get(key)
+    if stored is None or not drain.incarnations:
+        return []
+    living = decode_registration(key, stored.value).identity
+    if living.incarnation in drain.incarnations:
+        return []
+    gone = (BookieIdentity(drain.bookie_id, one) for one in drain.incarnations)
+    return [Check(key, stored.revision), *(Delete(known_key(one)) for one in gone)]
+
+
+async def known_incarnations(store: MetadataStore, bookie_id: str) -> tuple[str, ...]:
+    """Of every disk that was ever in use under the name and is not retired."""
+    prefix = f"{KNOWN_PREFIX}{bookie_id}/"
+    found = [one.key.removeprefix(prefix) for one in await store.list(prefix)]
+    return tuple(found[:RETIRED_MAX])
 
 
 def refusal(drain: Drain, why: str, in_the_way: Sequence[InTheWay], now_ms: int) -> Drain:

@@ -1,9 +1,10 @@
 """What a bookie says of itself in the metadata store, and where.
 
 `/bookies/{id}` stands while the bookie lives (it is under the bookie's lease) and names the
-incarnation of its disks. `/bookies-known/{id}/{incarnation}` stays for good: which disks there ever
-were. `/bookies-draining/{id}` is put there by whoever wants to empty a bookie: while it stands, no
-new ledger goes to it, restarted or not.
+incarnation of its disks. `/bookies-known/{id}/{incarnation}` stays: which disks there ever were,
+but for those that were replaced after a proof that nothing is needed of them.
+`/bookies-draining/{id}` is put there by whoever wants to empty a bookie: while it stands, no new
+ledger goes to it, restarted or not.
 """
 
 from typing import Final

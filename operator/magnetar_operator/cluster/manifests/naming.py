@@ -15,6 +15,8 @@ CLIENTS_ONLY: Final = "magnetar.io/clients-only"
 """On a Service that leads to pods which another Service names one by one."""
 APPLIED: Final = "magnetar.io/applied"
 """The digest of what was applied last: with it, what others changed is told from what we did."""
+REPLACE_VOLUME: Final = "magnetar.io/replace-volume"
+"""On a MagnetarCluster: the pod of the bookie that is to get a new, empty volume."""
 
 BROKER: Final = "broker"
 BOOKIE: Final = "bookie"
@@ -42,6 +44,10 @@ class Cluster:
     """Of the spec, or the operator's own."""
     etcd_image: str
     operator_namespace: str = ""
+    replace_volume: str = ""
+    """What the annotation asks for: a bookie's pod."""
+    resource_version: str = ""
+    """As the MagnetarCluster was read; empty where it is planned from a file."""
 
     @property
     def cluster_name(self) -> str:
