@@ -1,0 +1,191 @@
+"""Whether, when and where a topic is offloaded: topic over namespace over broker, field by field.
+
+Pure. Brokers hand in what they have in memory; jobs read the same from metadata: the namespace's
+document, the topic's own policies, and the brokers' defaults, which brokers publish at
+`records.DEFAULTS_KEY` (`defaults`). As in Pulsar, a namespace's older, single thresholds count
+where its offload policies leave them out, and -1 for a threshold means: only when asked.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from magnetar.core.errors import MetadataError
+from magnetar.core.names import NamespaceName, TopicName
+from magnetar.offload.stores import AZURE, FILESYSTEM, GOOGLE, S3_DRIVERS, StoreSpec
+
+DELETION_LAG_MS_DEFAULT: Final = 4 * 3_600_000
+NEVER: Final = -1
+TIERED_FIRST: Final = "tiered-storage-first"
+BOOKKEEPER_FIRST: Final = "bookkeeper-first"
+NAMESPACES_PREFIX: Final = "/namespaces/"
+TOPIC_POLICIES_PREFIX: Final = "/topic-policies/"
+OFFLOAD_POLICY: Final = "offload"
+"""The policy's name in the registry, and in a topic's record."""
+
+_DRIVER: Final = "managedLedgerOffloadDriver"
+_BUCKET: Final = "managedLedgerOffloadBucket"
+_REGION: Final = "managedLedgerOffloadRegion"
+_ENDPOINT: Final = "managedLedgerOffloadServiceEndpoint"
+_BYTES: Final = "managedLedgerOffloadThresholdInBytes"
+_SECONDS: Final = "managedLedgerOffloadThresholdInSeconds"
+_LAG: Final = "managedLedgerOffloadDeletionLagInMillis"
+_PRIORITY: Final = "managedLedgerOffloadedReadPriority"
+
+Document = Mapping[str, Any]
+
+
+class OffloadDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The brokers' settings, as they are published for jobs."""
+
+    driver: str = ""
+    bucket: str = ""
+    region: str = ""
+    endpoint: str = ""
+    prefix: str = ""
+    s3_bucket: str = ""
+    s3_region: str = ""
+    s3_endpoint: str = ""
+    google_bucket: str = ""
+    google_region: str = ""
+    folder: str = ""
+    threshold_bytes: int = NEVER
+    threshold_s: int = NEVER
+    deletion_lag_ms: int = DELETION_LAG_MS_DEFAULT
+    read_priority: str = TIERED_FIRST
+
+
+NO_DEFAULTS: Final = OffloadDefaults()
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPlan:
+    """What holds for a topic. `store` is None where nothing says where to offload to."""
+
+    store: StoreSpec | None
+    threshold_bytes: int
+    """Of closed and open ledgers that stay on bookies; -1: none is moved for its size."""
+    threshold_s: int
+    """The age of a closed ledger at which it is moved; -1: none is moved for its age."""
+    deletion_lag_ms: int
+    """How long bookies keep what was moved; -1: for ever."""
+    read_priority: str
+
+    @property
+    def automatic(self) -> bool:
+        """Whether anything is moved without being asked for."""
+        return self.store is not None and (self.threshold_bytes >= 0 or self.threshold_s >= 0)
+
+    @property
+    def reads_cold_first(self) -> bool:
+        return self.read_priority != BOOKKEEPER_FIRST
+
+
+def effective(
+    defaults: OffloadDefaults, namespace: Document | None, topic: Document | None
+) -> OffloadPlan:
+    """What holds. `namespace` is its policies document, `topic` the topic's own offload policies
+    (see `topic_offload`)."""
+    own = _namespace_policies(namespace or {})
+    values = {key: value for key, value in own.items() if value is not None}
+    values |= {key: value for key, value in (topic or {}).items() if value is not None}
+    lag = values.get(_LAG)
+    return OffloadPlan(
+        store=_store(defaults, values),
+        threshold_bytes=_number(values, _BYTES, defaults.threshold_bytes),
+        threshold_s=_number(values, _SECONDS, defaults.threshold_s),
+        deletion_lag_ms=defaults.deletion_lag_ms if lag is None else max(NEVER, int(lag)),
+        read_priority=str(values.get(_PRIORITY) or defaults.read_priority)
+        .lower()
+        .replace("_", "-"),
+    )
+
+
+def _namespace_policies(document: Document) -> dict[str, Any]:
+    """Its offload policies, with the older thresholds where they leave theirs out."""
+    values = dict(document.get("offload_policies") or {})
+    for key, old, unset in (
+        (_BYTES, "offload_threshold", NEVER),
+        (_SECONDS, "offload_threshold_in_seconds", NEVER),
+        (_LAG, "offload_deletion_lag_ms", None),
+    ):
+        if values.get(key) is None and document.get(old) not in (None, unset):
+            values[key] = document[old]
+    return values
+
+
+def _number(values: Document, key: str, default: int) -> int:
+    value = values.get(key)
+    return max(NEVER, default if value is None else int(value))
+
+
+def _store(defaults: OffloadDefaults, values: Document) -> StoreSpec | None:
+    driver = str(values.get(_DRIVER) or defaults.driver)
+    if not driver:
+        return None
+    bucket, region, endpoint = defaults.bucket, defaults.region, defaults.endpoint
+    if driver in S3_DRIVERS:
+        bucket = bucket or defaults.s3_bucket
+        region = region or defaults.s3_region
+        endpoint = endpoint or defaults.s3_endpoint
+    elif driver == GOOGLE:
+        bucket, region = bucket or defaults.google_bucket, region or defaults.google_region
+    elif driver == FILESYSTEM:
+        # A folder has no address, and none of the other drivers' buckets is its path.
+        bucket, region, endpoint = defaults.folder, "", ""
+    if driver in (FILESYSTEM, AZURE):
+        region = ""
+    said = {_BUCKET: bucket, _REGION: region, _ENDPOINT: endpoint}
+    bucket, region, endpoint = (str(values.get(key) or value) for key, value in said.items())
+    return StoreSpec(driver, bucket, region, endpoint, defaults.prefix)
+
+
+# -- what jobs read from metadata
+
+
+def namespace_key(name: str) -> str:
+    """The key of the document of a managed ledger's namespace."""
+    tenant, namespace, _ = name.split("/", 2)
+    return f"{NAMESPACES_PREFIX}{tenant}/{namespace}"
+
+
+def topic_policies_key(name: str) -> str:
+    """The key of the own policies of a managed ledger's topic; those of a partition's parent."""
+    tenant, namespace, domain, encoded = name.split("/", 3)
+    topic = TopicName.from_encoded(domain, NamespaceName(tenant, namespace), encoded).base
+    return f"{TOPIC_POLICIES_PREFIX}{tenant}/{namespace}/{domain}/{topic.encoded_local}"
+
+
+def topic_offload(key: str, value: bytes | None) -> dict[str, Any] | None:
+    """The offload policies of a topic's own record; raises MetadataError naming the key."""
+    if value is None:
+        return None
+    document = _document(key, value)
+    local = (document.get("local") or {}).get(OFFLOAD_POLICY)
+    replicated = (document.get("global") or {}).get(OFFLOAD_POLICY)
+    found: dict[str, Any] | None = replicated if local is None else local
+    return found
+
+
+def namespace_document(key: str, value: bytes | None) -> dict[str, Any]:
+    """Raises MetadataError naming the key where the value is no document."""
+    return {} if value is None else _document(key, value)
+
+
+def decode_defaults(key: str, value: bytes | None) -> OffloadDefaults:
+    """What brokers published; nothing is set where none did. Raises MetadataError."""
+    if value is None:
+        return NO_DEFAULTS
+    try:
+        return msgspec.json.decode(value, type=OffloadDefaults)
+    except msgspec.MsgspecError as error:
+        raise MetadataError(f"{key} holds no defaults of offloading: {error}") from error
+
+
+def _document(key: str, value: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise MetadataError(f"{key} holds no policies: {error}") from error
