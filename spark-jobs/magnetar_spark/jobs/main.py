@@ -25,7 +25,7 @@ from magnetar.core.errors import MagnetarError, PreconditionFailed
 from magnetar.metadata.opening import ROOT_DEFAULT
 from magnetar_spark.jobs import progress
 from magnetar_spark.jobs.context import JobContext
-from magnetar_spark.jobs.session import Sessions
+from magnetar_spark.jobs.session import Sessions, prepare
 from magnetar_spark.jobs.summary import Summary
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import Selection
@@ -101,6 +101,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, *, clock: Clock | None = None) -> int:
     """Runs what the arguments say; the exit code."""
+    prepare()
     clock = clock or SystemClock()
     if not (args.topic or args.namespace or args.tenant or args.all):
         args.refuse("say which topics: --topic, --namespace, --tenant or --all")

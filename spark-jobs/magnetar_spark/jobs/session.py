@@ -28,6 +28,11 @@ JAVA_MISSING: Final = (
 )
 
 
+def prepare() -> None:
+    """Before anything imports gRPC."""
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+
 class Sessions:
     """Starts the job's session, once, and ends it if it is the job's own."""
 
@@ -54,17 +59,16 @@ class Sessions:
         self._session = None
 
     def _started(self) -> "SparkSession":
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        active = SparkSession.getActiveSession()
-        self._own = active is None
-        if active is not None:
-            return active
+        if SparkContext._active_spark_context is not None:  # of any thread's session
+            return SparkSession.builder.getOrCreate()
+        self._own = True
         submitted = GATEWAY_VARIABLE in os.environ
         if not submitted and not java():
             raise PreconditionFailed(JAVA_MISSING)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
         builder = SparkSession.builder.appName(self._name)
         for name, value in self._settings(submitted).items():
             builder = builder.config(name, value)
