@@ -5,6 +5,7 @@ loop); what it sees is handed over to ours.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ class Context:
     kinds: list[Kind] = field(default_factory=list)
     """That are looked at; the API server must know them before they can be watched."""
     registry: kopf.OperatorRegistry = field(default_factory=kopf.OperatorRegistry)
+    figures: list[Callable[[], Iterable[str]]] = field(default_factory=list)
+    """Further lines of /metrics."""
 
     def watch(self, kind: Kind, reconcile: Reconcile) -> None:
         """Has every object of the kind looked at when it appears, changes, and now and then.
@@ -65,8 +68,8 @@ class Context:
 
     def _on_event(self, kind: Kind, handler: Any, labels: dict[str, Any]) -> None:
         group, _, version = kind.api_version.rpartition("/")
-        # One name per kind, so that two kinds do not share one handler's id.
-        handler.__name__ = f"see_{kind.plural}"
+        # Each its own name, so that no two share one handler's id.
+        handler.__name__ = "_".join(("see", kind.plural, *labels))
         decorate = kopf.on.event(
             group=group, version=version, plural=kind.plural, labels=labels, registry=self.registry
         )

@@ -5,7 +5,7 @@ a request's head, REQUEST_TIMEOUT_S for it to come.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from magnetar_operator.kube import KubeClient
@@ -18,7 +18,14 @@ REQUEST_TIMEOUT_S: Final = 5.0
 class Health:
     """`start`, then `stop`."""
 
-    def __init__(self, kube: KubeClient, work: Work, leading: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        kube: KubeClient,
+        work: Work,
+        leading: Callable[[], bool],
+        figures: Sequence[Callable[[], Iterable[str]]] = (),
+    ) -> None:
+        self._figures = figures
         self._kube = kube
         self._work = work
         self._leading = leading
@@ -78,3 +85,5 @@ class Health:
         for (verb, group, resource), count in sorted(self._kube.requests.items()):
             labels = f'verb="{verb}",group="{group}",resource="{resource}"'
             yield f"magnetar_operator_api_requests_total{{{labels}}} {count}\n"
+        for further in self._figures:
+            yield from further()

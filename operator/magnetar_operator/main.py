@@ -31,6 +31,7 @@ from magnetar_operator.work import Work
 PARTS: Final = (
     "magnetar_operator.cluster.handlers",
     "magnetar_operator.resources.handlers",
+    "magnetar_operator.sparkjobs.handlers",
     "magnetar_operator.autoscale.handlers",
 )
 """Each offers `register(context) -> None`, or an asynchronous context manager from it that runs
@@ -62,7 +63,7 @@ async def run(
     kube.guard = leadership.check
     work = Work(settings.workers, settings.resync_s)
     context = Context(settings, kube, Events(kube), work)
-    health = Health(kube, work, lambda: leadership.held)
+    health = Health(kube, work, lambda: leadership.held, context.figures)
     async with contextlib.AsyncExitStack() as opened:
         opened.push_async_callback(lease_kube.close)
         opened.push_async_callback(kube.close)

@@ -11,6 +11,7 @@ HEALTH_PORT: Final = 8080
 METRICS_API_PORT: Final = 8443
 LEASE_NAME: Final = "magnetar-operator"
 DEFAULT_IMAGE: Final = "magnetar:latest"
+DEFAULT_SPARK_IMAGE: Final = "magnetar-spark:latest"
 DEFAULT_ETCD_IMAGE: Final = "quay.io/coreos/etcd:v3.5.21"
 
 
@@ -36,6 +37,8 @@ class Settings:
     image: str = DEFAULT_IMAGE
     """Of clusters that name none."""
     etcd_image: str = DEFAULT_ETCD_IMAGE
+    spark_image: str = DEFAULT_SPARK_IMAGE
+    """Of SparkJobs that name none."""
     pod_namespace: str = ""
     """Where the operator itself runs; NetworkPolicies let it in from there."""
     autoscaling: bool = True
@@ -62,6 +65,7 @@ class Settings:
             resync_s=float(text("RESYNC_S", "60")),
             image=text("IMAGE", DEFAULT_IMAGE),
             etcd_image=text("ETCD_IMAGE", DEFAULT_ETCD_IMAGE),
+            spark_image=text("SPARK_IMAGE", DEFAULT_SPARK_IMAGE),
             pod_namespace=environ.get("POD_NAMESPACE", ""),
             autoscaling=text("AUTOSCALING", "true").lower() != "false",
             service=text("SERVICE", "magnetar-operator"),

@@ -36,7 +36,7 @@ from magnetar_operator.cluster.handlers import ClusterHandler
 from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.leading import HOLD_S, LEASE_S, Leadership, NotLeading
-from magnetar_operator.rbac import RULES, WATCH, missing, text
+from magnetar_operator.rbac import CLUSTER_RULES, WATCH, missing, text
 from magnetar_operator.settings import Settings
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(120)]
@@ -315,7 +315,7 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
     assert missing(on.asked.requests) == []
     parts = {
         (verb, rule.kind.group, rule.resource)
-        for rule in RULES
+        for rule in CLUSTER_RULES
         if rule.scope == "watched" and rule.kind not in (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)
         for verb in rule.verbs
     }

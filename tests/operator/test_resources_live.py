@@ -10,7 +10,7 @@ from tests.support.kube import Tool, delete_namespace, fresh_namespace
 from tests.support.server_process import ServerProcess
 
 from magnetar_operator.api_kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT, TOPIC
-from magnetar_operator.rbac import RULES, WATCH, missing
+from magnetar_operator.rbac import CLUSTER_RULES, WATCH, missing
 
 NOT_HERE = {("patch", "events.k8s.io", "events")}
 """An event that is told again: `test_operator_process`."""
@@ -265,7 +265,7 @@ def test_rights_are_what_the_life_of_resources_asks_and_nothing_else(live: Live)
     assert missing(live.requests) == []
     granted = {
         (verb, rule.kind.group, rule.resource)
-        for rule in RULES
+        for rule in CLUSTER_RULES
         if rule.kind in (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, EVENT)
         for verb in rule.verbs
     }

@@ -26,6 +26,7 @@ from magnetar_operator.models.cluster_parts import (
     Etcd,
     Metrics,
     NetworkPolicies,
+    Offload,
     Upgrade,
 )
 from magnetar_operator.models.pods import STORAGE_DEFAULT, Config, Pods, Storage
@@ -262,6 +263,10 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     autorecovery: Annotated[
         Autorecovery, Meta(description="Who makes lost copies of entries anew.")
     ] = Autorecovery()
+    offload: Annotated[
+        Offload | None,
+        Meta(description="Where cold data lives, for brokers and Spark jobs. Default: nowhere."),
+    ] = None
     metrics: Annotated[Metrics, Meta(description="What Prometheus is told.")] = Metrics()
     network_policy: Annotated[NetworkPolicies, Meta(description="Who may connect to what.")] = (
         NetworkPolicies()

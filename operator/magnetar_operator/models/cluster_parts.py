@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from magnetar_operator.models.base import Cel, Duration, LocalRef, Model, Raw
+from magnetar_operator.models.base import Cel, Duration, LocalRef, Model, Name, Raw, Url
 from magnetar_operator.models.pods import Config, Pods, Resources, Storage
 
 MEMBERS_DEFAULT: Final[Literal[3]] = 3
@@ -92,6 +92,54 @@ class Autorecovery(Model, frozen=True, kw_only=True):
     config: Config = {}
 
 
+class Offload(Model, frozen=True, kw_only=True):
+    """Where cold data lives: brokers read it there, Spark jobs put it there."""
+
+    driver: Annotated[
+        Literal["aws-s3", "S3", "google-cloud-storage", "azureblob", "filesystem"],
+        Meta(
+            description="The kind of store, by Pulsar's names. S3: any that speaks S3, at "
+            "endpoint. filesystem: a volume, volumeClaim."
+        ),
+    ]
+    bucket: Annotated[
+        Annotated[str, Meta(max_length=255)] | None, Meta(description="The bucket or container.")
+    ] = None
+    region: Annotated[
+        Annotated[str, Meta(max_length=64)] | None, Meta(description="Its region.")
+    ] = None
+    endpoint: Annotated[
+        Url | None, Meta(description="The address of the store. Default: that of its provider.")
+    ] = None
+    credentials: Annotated[
+        LocalRef | None,
+        Meta(
+            description="A Secret whose keys become environment variables of brokers and of Spark "
+            "jobs: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what else its SDK reads."
+        ),
+    ] = None
+    volume_claim: Annotated[
+        LocalRef | None,
+        Meta(
+            description="With filesystem: the PersistentVolumeClaim that brokers and Spark jobs "
+            "mount. On more than one node it must be ReadWriteMany."
+        ),
+    ] = None
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "(self.driver == 'filesystem') == has(self.volumeClaim)",
+            "volumeClaim must be there with driver filesystem, and with no other",
+            ".volumeClaim",
+        ),
+        Cel(
+            "(self.driver != 'filesystem') == has(self.bucket)",
+            "bucket must be there, but for driver filesystem, which has volumeClaim instead",
+            ".bucket",
+        ),
+    )
+
+
 class Metrics(Model, frozen=True, kw_only=True):
     """What Prometheus' operator is told."""
 
@@ -128,6 +176,14 @@ class NetworkPolicies(Model, frozen=True, kw_only=True):
         Meta(
             description="Who may reach brokers, as the `from` of a NetworkPolicy's ingress rule. "
             "Default: everybody.",
+            max_length=64,
+        ),
+    ] = []
+    job_namespaces: Annotated[
+        list[Name],
+        Meta(
+            description="Further Kubernetes namespaces whose SparkJobs may reach etcd and bookies. "
+            "Those of the cluster's own namespace always may.",
             max_length=64,
         ),
     ] = []

@@ -4,7 +4,7 @@ Short names begin with `m`, so that neither Kubernetes' own (`ns`) nor those of 
 operator (`ptenant`, `pns`, `ptopic`, `psub…`) are taken.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from magnetar_operator.models.base import Cel, Model
@@ -67,6 +67,9 @@ def _condition(name: str, what: str) -> str:
     return f'.status.conditions[?(@.type=="{name}")].{what}'
 
 
+SPARK_JOB_NAME_MAX: Final = 44
+"""Characters: those of a CronJob's name are 52 at most, of a Job's 63."""
+
 READY: Final = Column("Ready", _condition("Ready", "status"), "Whether all is as spec says.")
 REASON: Final = Column("Reason", _condition("Ready", "reason"), "Why.", priority=1)
 MESSAGE: Final = Column(
@@ -74,6 +77,7 @@ MESSAGE: Final = Column(
 )
 AGE: Final = Column("Age", ".metadata.creationTimestamp", "Since when it exists.", "date")
 CLUSTER_COLUMN: Final = Column("Cluster", ".status.cluster", "The cluster it is in.")
+CLUSTER_WIDE: Final = replace(CLUSTER_COLUMN, priority=1)
 NAME_COLUMN: Final = Column("Resource", ".status.resolvedName", "Its name in the cluster.")
 TAIL: Final = (READY, REASON, MESSAGE, AGE)
 
@@ -178,7 +182,16 @@ SPARK_JOB: Final = Kind(
         Column("Active", ".status.active", "Runs under way.", "integer"),
         Column("Last", ".status.lastRunAt", "When the last run began.", "date"),
         Column("Next", ".status.nextRunAt", "When the next run is due.", priority=1),
+        CLUSTER_WIDE,
         *TAIL,
+    ),
+    rules=(
+        Cel(
+            f"self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{{0,{SPARK_JOB_NAME_MAX - 2}}}"
+            "[a-z0-9])?$')",
+            f"the name of a SparkJob must have {SPARK_JOB_NAME_MAX} characters at most, of a-z, "
+            "0-9 and -: its runs are named after it",
+        ),
     ),
 )
 

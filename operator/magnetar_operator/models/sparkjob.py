@@ -38,8 +38,21 @@ class Selection(Model, frozen=True, kw_only=True):
 class Process(Model, frozen=True, kw_only=True):
     """A driver or an executor."""
 
-    cores: Annotated[int, Meta(ge=1, le=256, description="Its cores.")] = 1
-    memory: Annotated[Quantity, Meta(description="Its memory.")] = "1Gi"
+    cores: Annotated[
+        int, Meta(ge=1, le=256, description="How many tasks it works at, at the same time.")
+    ] = 1
+    cpu_request: Annotated[
+        Quantity | None,
+        Meta(description="CPU that is reserved for its pod. Default: one for each of its cores."),
+    ] = None
+    memory: Annotated[
+        Quantity,
+        Meta(
+            description="The memory of its pod. Half is the heap of the JVM, half is for Python "
+            "and all else; spark.driver.memory and spark.executor.memory in sparkConf say the heap "
+            "otherwise."
+        ),
+    ] = "1Gi"
     node_selector: Annotated[
         dict[str, str], Meta(description="Labels that its node must have.", max_length=64)
     ] = {}
@@ -58,11 +71,15 @@ class Retries(Model, frozen=True, kw_only=True):
     """What happens after a failure."""
 
     backoff_limit: Annotated[
-        int, Meta(ge=0, le=100, description="How often a run that failed is tried again.")
+        int,
+        Meta(
+            ge=0,
+            le=100,
+            description="How often a run that failed is tried again: after 10 s, 20 s and so on, "
+            "six minutes at most. Wrong arguments are not tried again; a pod that Kubernetes took "
+            "away (a drained node) is, without being counted.",
+        ),
     ] = 2
-    pause: Annotated[
-        Duration, Meta(description="The first pause before that; it doubles each time.")
-    ] = "30s"
 
 
 class SparkJobSpec(Model, frozen=True, kw_only=True):
@@ -103,6 +120,13 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=64)] | None,
         Meta(description="The time zone of schedule, such as Europe/Berlin."),
     ] = None
+    starting_deadline: Annotated[
+        Duration | None,
+        Meta(
+            description="How late a run of the schedule may begin; later it is left out. Default: "
+            "the last one that was missed is made up for."
+        ),
+    ] = None
     suspend: Annotated[
         bool, Meta(description="While true, no run is started; those under way go on.")
     ] = False
@@ -115,14 +139,19 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     ] = "Forbid"
     image: Annotated[
         Annotated[str, Meta(max_length=1_024)] | None,
-        Meta(description="The image with Spark. Default: the one the operator was built with."),
+        Meta(description="The image with Spark. Default: the one the operator was told of."),
     ] = None
     image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"],
         Meta(description="When nodes pull the image."),
     ] = "IfNotPresent"
     image_pull_secrets: Annotated[
-        list[LocalRef], Meta(description="Secrets to pull images with.", max_length=16)
+        list[LocalRef],
+        Meta(
+            description="Secrets to pull images with. Default: those of the MagnetarCluster, where "
+            "it is in the same Kubernetes namespace.",
+            max_length=16,
+        ),
     ] = []
     service_account_name: Annotated[
         Annotated[str, Meta(max_length=253)] | None,
@@ -135,19 +164,39 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     executor: Annotated[Executors, Meta(description="The executors.")] = Executors()
     options: Annotated[
         dict[str, int | Annotated[str, Meta(max_length=4_096)]],
-        Meta(description="Options of the job, such as the bucket to move to.", max_length=256),
+        Meta(
+            description="Options of the job as `magnetar job TYPE --help` lists them, without the "
+            'dashes: max-ledgers: 100. A flag is on with the text "true".',
+            max_length=256,
+        ),
     ] = {}
     spark_conf: Annotated[
         dict[str, int | Annotated[str, Meta(max_length=4_096)]],
-        Meta(description="Spark's own settings, spark.….", max_length=256),
+        Meta(
+            description="Spark's own settings, spark.…, but for those by which it finds its way "
+            "about Kubernetes.",
+            max_length=256,
+        ),
     ] = {}
     credentials: Annotated[
         LocalRef | None,
-        Meta(description="A Secret whose keys become environment variables of the pods."),
+        Meta(
+            description="A Secret whose keys become environment variables of the pods, such as "
+            "AWS_ACCESS_KEY_ID. Default: spec.offload.credentials of the MagnetarCluster, where it "
+            "is in the same Kubernetes namespace."
+        ),
+    ] = None
+    event_log_claim: Annotated[
+        LocalRef | None,
+        Meta(
+            description="A PersistentVolumeClaim where drivers leave their event logs, for Spark's "
+            "history server."
+        ),
     ] = None
     retries: Annotated[Retries, Meta(description="What happens after a failure.")] = Retries()
     timeout: Annotated[
-        Duration, Meta(description="How long a run may take before it is stopped.")
+        Duration,
+        Meta(description="How long a run may take, with all its tries, before it is stopped."),
     ] = "1h"
     history_limit: Annotated[
         int, Meta(ge=0, le=100, description="How many finished runs are kept.")
@@ -166,21 +215,33 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
             "timeZone is for a schedule: a job that runs once runs at once",
             ".timeZone",
         ),
+        Cel(
+            "!has(self.startingDeadline) || has(self.schedule)",
+            "startingDeadline is for a schedule: a job that runs once runs at once",
+            ".startingDeadline",
+        ),
     )
 
 
 class Run(Seen, frozen=True, kw_only=True):
     """One run."""
 
-    name: Annotated[ShortText, Meta(description="The name of its driver's pod.")]
+    name: Annotated[
+        ShortText, Meta(description="The name of its Job: `kubectl logs job/NAME` has its output.")
+    ]
     state: Annotated[
         Literal["Starting", "Running", "Succeeded", "Failed", "Stopped"],
-        Meta(description="How it stands."),
+        Meta(description="How it stands. Stopped: its Job was deleted while it ran."),
     ] = "Starting"
     attempt: Annotated[int, Meta(description="Which try it is, from 1.")] = 1
     started_at: Annotated[str | None, Meta(description="When it began, RFC 3339.")] = None
     ended_at: Annotated[str | None, Meta(description="When it ended, RFC 3339.")] = None
-    message: Annotated[ShortText, Meta(description="What came out, or why it failed.")] = ""
+    message: Annotated[ShortText, Meta(description="What came out, or why it failed or waits.")] = (
+        ""
+    )
+    spec: Annotated[
+        ShortText, Meta(description="A digest of what was to be done, to tell changes by.")
+    ] = ""
     result: Annotated[
         dict[str, Any] | None,
         Meta(description="Figures that the job reported: topics, ledgers, bytes."),
@@ -191,16 +252,28 @@ class SparkJobStatus(Status, frozen=True, kw_only=True):
     """The seen state of a job."""
 
     phase: Annotated[
-        Literal["", "Scheduled", "Running", "Succeeded", "Failed", "Suspended"],
+        Literal["", "Waiting", "Scheduled", "Running", "Succeeded", "Failed", "Suspended"],
         Meta(description="The state in one word."),
     ] = ""
+    cluster: Annotated[ShortText, Meta(description="The MagnetarCluster it works on.")] = ""
     last_run_at: Annotated[str | None, Meta(description="When the last run began, RFC 3339.")] = (
         None
     )
-    next_run_at: Annotated[str | None, Meta(description="When the next run is due, RFC 3339.")] = (
-        None
-    )
+    last_success_at: Annotated[
+        str | None, Meta(description="When a run last ended well, RFC 3339.")
+    ] = None
+    next_run_at: Annotated[
+        str | None,
+        Meta(
+            description="When the next run is due, RFC 3339; in the past while it waits for the "
+            "one before."
+        ),
+    ] = None
+    last_request: Annotated[
+        str | None,
+        Meta(description="The value of the annotation magnetar.io/run that was last acted on."),
+    ] = None
     active: Annotated[int, Meta(description="How many runs are under way.")] = 0
     runs: Annotated[
-        list[Run], Meta(description="The last runs, the newest first.", max_length=100)
+        list[Run], Meta(description="The last runs, the newest first.", max_length=200)
     ] = []

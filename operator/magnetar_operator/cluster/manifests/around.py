@@ -9,6 +9,7 @@ from magnetar_operator.cluster.manifests.naming import (
     CLIENTS_ONLY,
     ETCD,
     RECOVERY,
+    SPARK_OF,
     Cluster,
 )
 from magnetar_operator.models.pods import Pdb
@@ -49,25 +50,26 @@ def disruption_budgets(cluster: Cluster, *, bookies_may_go: bool) -> list[Object
 
 
 def network_policies(cluster: Cluster) -> list[Object]:
-    """Only the cluster's own pods reach bookies and etcd; clients reach brokers."""
+    """Only the cluster's own pods and its Spark jobs reach bookies and etcd; clients, brokers."""
     if not cluster.spec.network_policy.enabled:
         return []
-    own = {"podSelector": {"matchLabels": cluster.labels}}
+    own: Object = {"podSelector": {"matchLabels": cluster.labels}}
+    jobs = _jobs(cluster)
     clients = list(cluster.spec.network_policy.clients)
     reach: Object = {"ports": [{"port": "pulsar"}, {"port": "http"}]}
     if clients:
-        reach["from"] = [own, *_operator(cluster), *clients]
+        reach["from"] = [own, *jobs, *_operator(cluster), *clients]
     scrape: Object = {"ports": [{"port": "http"}]}
     found = [
         _policy(cluster, BROKER, [reach]),
-        _policy(cluster, BOOKIE, [{"from": [own], "ports": [{"port": "bookie"}]}, scrape]),
+        _policy(cluster, BOOKIE, [{"from": [own, *jobs], "ports": [{"port": "bookie"}]}, scrape]),
     ]
     if cluster.separate_recovery:
         found.append(_policy(cluster, RECOVERY, [scrape]))
     if cluster.etcd_members:
         members = {"podSelector": {"matchLabels": cluster.selector(ETCD)}}
-        rules = [
-            {"from": [own], "ports": [{"port": "client"}]},
+        rules: list[Object] = [
+            {"from": [own, *jobs], "ports": [{"port": "client"}]},
             {"from": [members], "ports": [{"port": "peer"}]},
         ]
         found.append(_policy(cluster, ETCD, rules))
@@ -107,6 +109,16 @@ def service_monitors(cluster: Cluster) -> list[Object]:
         )
         monitor["metadata"]["labels"] |= metrics.labels
         found.append(monitor)
+    return found
+
+
+def _jobs(cluster: Cluster) -> list[Object]:
+    """Spark jobs ask etcd and bookies, from this namespace and from those that are named."""
+    pods = {"podSelector": {"matchLabels": {SPARK_OF: cluster.name}}}
+    found: list[Object] = [pods]
+    for name in cluster.spec.network_policy.job_namespaces:
+        labels = {"kubernetes.io/metadata.name": name}
+        found.append({"namespaceSelector": {"matchLabels": labels}, **pods})
     return found
 
 

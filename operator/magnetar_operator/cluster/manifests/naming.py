@@ -10,6 +10,8 @@ from magnetar_operator.models.cluster import ClusterSpec
 
 MANAGED_BY: Final = "magnetar-operator"
 CLUSTER_LABEL: Final = "magnetar.io/cluster"
+SPARK_OF: Final = "magnetar.io/spark-of"
+"""On pods of Spark jobs: the name of the cluster whose bookies and etcd they may reach."""
 CONFIG_CHECKSUM: Final = "checksum/config"
 CLIENTS_ONLY: Final = "magnetar.io/clients-only"
 """On a Service that leads to pods which another Service names one by one."""

@@ -1,5 +1,6 @@
 """The parts that keep nothing: brokers and autorecovery, as Deployments, and what goes with it."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from magnetar_operator.api_kinds import CLUSTER, DEPLOYMENT, HPA, SERVICE, Object
@@ -13,6 +14,7 @@ from magnetar_operator.cluster.manifests.naming import (
     RECOVERY_HTTP_PORT,
     Cluster,
 )
+from magnetar_operator.cluster.manifests.offload import offload_settings, offload_volume
 from magnetar_operator.models.pods import Pods
 from magnetar_operator.models.values import seconds
 
@@ -38,7 +40,8 @@ def broker_settings(cluster: Cluster) -> dict[str, str]:
     for name, pulsar_key in _QUORUM_KEYS.items():
         if name in config or pulsar_key in config:
             del wanted[name]
-    return of_pods.settings_data(wanted, config)
+    # What config says of the store wins over spec.offload.
+    return of_pods.settings_data(wanted, offload_settings(cluster.spec.offload), config)
 
 
 def broker_services(cluster: Cluster) -> list[Object]:
@@ -58,6 +61,7 @@ def broker_services(cluster: Cluster) -> list[Object]:
 def broker_deployment(cluster: Cluster) -> Object:
     """A new pod is there before an old one goes; that one hands its bundles over first."""
     spec = cluster.spec.broker
+    volumes, mounts = offload_volume(cluster.spec.offload)
     pause_s = min(PRE_STOP_S, max(0, of_pods.grace_s(spec) - of_pods.STOP_RESERVE_S - 1))
     container = of_pods.container(
         cluster,
@@ -71,8 +75,11 @@ def broker_deployment(cluster: Cluster) -> Object:
             "MAGNETAR_HTTP_PORT": str(HTTP_PORT),
             "MAGNETAR_SHUTDOWN_TIMEOUT_MS": of_pods.shutdown_ms(spec, pause_s),
         },
-        mounts=[],
+        mounts=mounts,
     )
+    offload = cluster.spec.offload
+    if offload is not None and offload.credentials is not None:
+        container["envFrom"].append({"secretRef": {"name": offload.credentials.name}})
     if pause_s:
         container["lifecycle"] = {"preStop": {"sleep": {"seconds": pause_s}}}
     upgrade = cluster.spec.upgrade
@@ -88,6 +95,7 @@ def broker_deployment(cluster: Cluster) -> Object:
             "rollingUpdate": {"maxUnavailable": 0, "maxSurge": upgrade.max_unavailable},
         },
         ready_s=round(seconds(upgrade.pause_between)),
+        volumes=volumes,
     )
 
 
@@ -152,10 +160,10 @@ def _deployment(
     replicas: int,
     strategy: Object,
     ready_s: int = 0,
+    volumes: Sequence[Object] = (),
 ) -> Object:
-    template = of_pods.template(
-        cluster, component, pods, container, data=data, volumes=[of_pods.tmp_volume()]
-    )
+    volumes = [of_pods.tmp_volume(), *volumes]
+    template = of_pods.template(cluster, component, pods, container, data=data, volumes=volumes)
     content: dict[str, Any] = {
         "replicas": replicas,
         "revisionHistoryLimit": REVISIONS_KEPT,

@@ -1,0 +1,44 @@
+"""Where cold data lives, as brokers' and Spark jobs' pods are told: environment, and a volume."""
+
+from typing import Final
+
+from magnetar_operator.api_kinds import Object
+from magnetar_operator.models.cluster_parts import Offload
+
+DIRECTORY: Final = "/var/lib/magnetar/offload"
+"""Of the volume, where the store is one."""
+VOLUME: Final = "offload"
+
+
+def offload_settings(offload: Offload | None) -> dict[str, str]:
+    """By Pulsar's keys of broker.conf."""
+    if offload is None:
+        return {}
+    found = {"managedLedgerOffloadDriver": offload.driver}
+    if offload.driver == "filesystem":
+        return {**found, "fileSystemURI": f"file://{DIRECTORY}"}
+    given = {
+        "managedLedgerOffloadBucket": offload.bucket,
+        "managedLedgerOffloadRegion": offload.region,
+        "managedLedgerOffloadServiceEndpoint": offload.endpoint,
+    }
+    return {**found, **{key: value for key, value in given.items() if value is not None}}
+
+
+def offload_environment(offload: Offload) -> list[Object]:
+    """The same as variables of a container."""
+    return [
+        {"name": f"PULSAR_PREFIX_{key}", "value": value}
+        for key, value in offload_settings(offload).items()
+    ]
+
+
+def offload_volume(offload: Offload | None) -> tuple[list[Object], list[Object]]:
+    """Volumes of a pod, and mounts of its container."""
+    if offload is None or offload.volume_claim is None:
+        return [], []
+    claim = {"claimName": offload.volume_claim.name}
+    return (
+        [{"name": VOLUME, "persistentVolumeClaim": claim}],
+        [{"name": VOLUME, "mountPath": DIRECTORY}],
+    )

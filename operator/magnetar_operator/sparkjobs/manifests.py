@@ -1,0 +1,244 @@
+"""The objects of a SparkJob: a Job for a run, a CronJob for a schedule, rights of drivers. Pure.
+
+The driver is the Job's pod. Executors are pods that Spark makes from the template which the
+driver's pod has as an annotation, and reads as a file: so a run goes on with what it was started
+with. All pods are as restricted as those of the cluster: a number instead of root, nothing writable
+but empty volumes, no capability; drivers alone have a token of Kubernetes, whose role is
+`rbac.DRIVER_RIGHTS`.
+"""
+
+import json
+from typing import Any, Final
+
+from magnetar_operator.api_kinds import (
+    BATCH_JOB,
+    CRON_JOB,
+    ROLE,
+    ROLE_BINDING,
+    SERVICE_ACCOUNT,
+    Object,
+)
+from magnetar_operator.cluster.manifests.naming import sealed
+from magnetar_operator.cluster.manifests.offload import offload_environment, offload_volume
+from magnetar_operator.cluster.manifests.pods import USER_ID, field_variable
+from magnetar_operator.models.sparkjob import Process
+from magnetar_operator.models.values import seconds
+from magnetar_operator.rbac import DRIVER_RIGHTS
+from magnetar_operator.sparkjobs import submit
+from magnetar_operator.sparkjobs.wanted import DRIVER, EXECUTOR, RUN, SPEC_DIGEST, Job, Place
+
+TEMPLATE: Final = "magnetar.io/executor-template"
+RBAC_GROUP: Final = "rbac.authorization.k8s.io"
+GRACE_S: Final = 30
+EXIT_BAD_ARGUMENTS: Final = 2
+TMP: Final = "/tmp"  # noqa: S108  a volume of the pod's own
+
+
+def rights(job: Job) -> list[Object]:
+    """ServiceAccount, Role and RoleBinding; none where the spec names an account."""
+    if job.spec.service_account_name is not None:
+        return []
+    name = job.rights_name
+    subject = {"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": job.namespace}
+    reference = {"apiGroup": RBAC_GROUP, "kind": ROLE.kind, "name": name}
+    return [
+        sealed(one)
+        for one in (
+            job.object(SERVICE_ACCOUNT, name, automountServiceAccountToken=False),
+            job.object(ROLE, name, rules=[dict(one) for one in DRIVER_RIGHTS]),
+            job.object(ROLE_BINDING, name, roleRef=reference, subjects=[subject]),
+        )
+    ]
+
+
+def run(job: Job, place: Place, request: str, cron: Object | None) -> Object:
+    """One run, now. Of a schedule it is the CronJob's, which counts it with its own."""
+    made = job.object(BATCH_JOB, job.run_name(request), spec=job_spec(job, place))
+    annotations = {SPEC_DIGEST: job.spec_digest, RUN: request}
+    if cron is not None:
+        annotations["cronjob.kubernetes.io/instantiate"] = "manual"
+        metadata = cron["metadata"]
+        made["metadata"]["ownerReferences"] = [
+            {
+                "apiVersion": CRON_JOB.api_version,
+                "kind": CRON_JOB.kind,
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+                "controller": True,
+            }
+        ]
+    made["metadata"]["annotations"] = annotations
+    return made
+
+
+def cron_job(job: Job, place: Place) -> Object:
+    """For a schedule. The operator chooses what is kept of all runs, so each limit is the whole."""
+    spec = job.spec
+    content: dict[str, Any] = {
+        "schedule": spec.schedule,
+        "concurrencyPolicy": spec.concurrency_policy,
+        "suspend": spec.suspend,
+        "successfulJobsHistoryLimit": max(1, spec.history_limit),
+        "failedJobsHistoryLimit": max(1, spec.history_limit),
+        "jobTemplate": {
+            "metadata": {"labels": job.labels, "annotations": {SPEC_DIGEST: job.spec_digest}},
+            "spec": job_spec(job, place),
+        },
+    }
+    if spec.time_zone is not None:
+        content["timeZone"] = spec.time_zone
+    if spec.starting_deadline is not None:
+        content["startingDeadlineSeconds"] = max(1, round(seconds(spec.starting_deadline)))
+    return sealed(job.object(CRON_JOB, job.name, spec=content))
+
+
+def job_spec(job: Job, place: Place) -> Object:
+    """Of a Kubernetes Job. Raises submit.BadSpec."""
+    rules = [
+        # The pod went with its node, or was evicted: that is no failure of the job's.
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {
+            "action": "FailJob",
+            "onExitCodes": {
+                "containerName": DRIVER, "operator": "In", "values": [EXIT_BAD_ARGUMENTS]
+            },
+        },
+    ]  # fmt: skip
+    return {
+        "backoffLimit": job.spec.retries.backoff_limit,
+        "activeDeadlineSeconds": max(1, round(seconds(job.spec.timeout))),
+        "podFailurePolicy": {"rules": rules},
+        "template": _driver(job, place),
+    }
+
+
+def _driver(job: Job, place: Place) -> Object:
+    spec = job.spec
+    memory = f"{submit.memory_mib(spec.driver)}Mi"
+    cpu = str(spec.driver.cpu_request if spec.driver.cpu_request is not None else spec.driver.cores)
+    container = {
+        **_container(job, place, DRIVER),
+        "image": job.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": ["/opt/spark-entry"],
+        "args": submit.arguments(job, place),
+        "ports": [
+            {"name": "driver", "containerPort": submit.DRIVER_PORT},
+            {"name": "blocks", "containerPort": submit.BLOCKS_PORT},
+            {"name": "spark-ui", "containerPort": submit.UI_PORT},
+        ],
+        "resources": {
+            "requests": {"cpu": cpu, "memory": memory},
+            "limits": {"memory": memory},
+        },
+        "terminationMessagePath": submit.TERMINATION_MESSAGE,
+        # A driver that never came to the job's own last words is explained by Spark's.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    container["env"] = [
+        field_variable("POD_NAME", "metadata.name"),
+        field_variable("SPARK_DRIVER_BIND_ADDRESS", "status.podIP"),
+        {"name": "SPARK_LOCAL_DIRS", "value": TMP},
+        *container["env"],
+    ]
+    items = [
+        {
+            "path": submit.TEMPLATE_FILE.rpartition("/")[2],
+            "fieldRef": {
+                "apiVersion": "v1", "fieldPath": f"metadata.annotations['{TEMPLATE}']"
+            },
+        }
+    ]  # fmt: skip
+    volumes: list[Object] = [{"name": "template", "downwardAPI": {"items": items}}]
+    mounts: list[Object] = [
+        {"name": "template", "mountPath": submit.TEMPLATE_FILE.rpartition("/")[0]}
+    ]
+    if spec.event_log_claim is not None:
+        volumes.append(_claim("events", spec.event_log_claim.name))
+        mounts.append({"name": "events", "mountPath": submit.EVENT_LOG_DIR})
+    container["volumeMounts"] += mounts
+    pod = _pod(job, place, spec.driver, container)
+    pod["spec"]["volumes"] += volumes
+    pod["spec"] |= {
+        "serviceAccountName": job.account,
+        "automountServiceAccountToken": True,
+        "restartPolicy": "Never",
+    }
+    pod["metadata"] = {
+        "labels": job.pod_labels(DRIVER),
+        "annotations": {TEMPLATE: json.dumps(_executor(job, place), sort_keys=True)},
+    }
+    return pod
+
+
+def _executor(job: Job, place: Place) -> Object:
+    """Spark adds image, command, resources and labels."""
+    container = _container(job, place, EXECUTOR)
+    container["name"] = submit.EXECUTOR_CONTAINER
+    pod = _pod(job, place, job.spec.executor, container)
+    pod["spec"]["automountServiceAccountToken"] = False
+    return {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+def _container(job: Job, place: Place, role: str) -> Object:
+    mounts: list[Object] = [{"name": "tmp", "mountPath": TMP}]
+    environment = [
+        {"name": "HOME", "value": TMP},
+        {"name": "MAGNETAR_METADATA_URL", "value": place.metadata_url},
+    ]
+    credentials = job.spec.credentials
+    if place.offload is not None:
+        environment += offload_environment(place.offload)
+        if place.namespace == job.namespace:
+            credentials = credentials or place.offload.credentials
+            mounts += offload_volume(place.offload)[1]
+    container: Object = {
+        "name": role,
+        "workingDir": TMP,
+        "env": environment,
+        "volumeMounts": mounts,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if credentials is not None:
+        container["envFrom"] = [{"secretRef": {"name": credentials.name}}]
+    return container
+
+
+def _pod(job: Job, place: Place, process: Process, container: Object) -> Object:
+    volumes: list[Object] = [{"name": "tmp", "emptyDir": {}}]
+    same_namespace = place.namespace == job.namespace
+    if place.offload is not None and same_namespace:
+        volumes += offload_volume(place.offload)[0]
+    secrets = [one.name for one in job.spec.image_pull_secrets]
+    if not secrets and same_namespace:
+        secrets = list(place.image_pull_secrets)
+    spec: Object = {
+        # Variables such as MAGNETAR_BROKER_PORT, of a Service of that name, are no settings.
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if process.node_selector:
+        spec["nodeSelector"] = dict(process.node_selector)
+    if process.tolerations:
+        spec["tolerations"] = list(process.tolerations)
+    if secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in secrets]
+    return {"spec": spec}
+
+
+def _claim(name: str, claim: str) -> Object:
+    return {"name": name, "persistentVolumeClaim": {"claimName": claim}}
