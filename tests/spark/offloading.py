@@ -10,6 +10,7 @@ import pytest
 from tests.spark.conftest import Log
 
 from magnetar.core.names import parse_topic
+from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.offload.records import OffloadRecord
 from magnetar_spark.jobs.main import main
@@ -18,6 +19,10 @@ from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.running import run
 from magnetar_spark.log.topics import log_name
 from magnetar_spark.options import ReadOptions
+
+TO_FILES = ("--threshold", "0", "--deletion-lag", "-1")
+TO_FILES_ONLY = ("--threshold", "0", "--deletion-lag", "0")
+"""The bookies let go at once."""
 
 
 def publish(client: pulsar.Client, topic: str, count: int, first: int = 0) -> None:
@@ -51,18 +56,11 @@ class Offload:
         return code, json.loads(self.capsys.readouterr().out)
 
     def arguments(self, topic: str, *arguments: str) -> list[str]:
-        url = self.log.cluster.metadata_url
         return [
             "offload",
-            "--topic",
-            topic,
-            "--store",
-            self.store,
-            "--metadata-url",
-            url,
-            "--json",
-            "--no-progress",
-            *arguments,
+            *("--topic", topic, "--store", self.store),
+            *("--metadata-url", self.log.cluster.metadata_url),
+            *("--json", "--no-progress", *arguments),
         ]
 
     def ledgers(self, topic: str) -> Ledgers:
@@ -77,14 +75,6 @@ class Offload:
             record = await log.store.get(key)
             assert record is not None
             items = decode_managed_ledger(key, record.value).ledgers
-            files = {
-                ledger: file for ledger, (file, _) in (await live_files(log.store, name)).items()
-            }
-            from magnetar.ledger.metadata import ledger_key
-
+            files = {each: file for each, (file, _) in (await live_files(log.store, name)).items()}
             there = [i.ledger_id for i in items if await log.store.get(ledger_key(i.ledger_id))]
-        return Ledgers(
-            [i.ledger_id for i in items if i.closed_ms and i.entries],
-            {each: file for each, (file, _) in live.items()},
-            there,
-        )
+        return Ledgers([i.ledger_id for i in items if i.closed_ms and i.entries], files, there)
