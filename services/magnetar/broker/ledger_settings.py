@@ -12,4 +12,5 @@ def managed_ledger_settings(settings: BrokerSettings) -> ManagedLedgerSettings:
         rollover_ms_min=settings.ledger_rollover_min_minutes * 60_000,
         rollover_ms_max=settings.ledger_rollover_max_minutes * 60_000,
         cache_bytes_max=settings.cache_size_mb << 20,
+        cold_cache_bytes_max=settings.cold_cache_size_mb << 20,
     )

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from magnetar import __version__
 from magnetar.broker.entry_stamp import EntryStamp
 from magnetar.broker.lifecycle.upkeep import Upkeep
+from magnetar.broker.offloading import Offloading, publish_defaults, topic_of
 from magnetar.broker.ownership.always import Ownership
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord, Urls
@@ -37,7 +38,6 @@ from magnetar.broker.topics import TopicRegistry
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.log import get_logger
-from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
@@ -115,6 +115,8 @@ class BrokerService:
         self.policies.on_change = news.changed
         self.upkeep = Upkeep(self.topics, clock)
         ledgers.confirm_with(self._confirm_retention)
+        self.offloading = Offloading(settings, self.policies)
+        ledgers.cold_first_with(self.offloading.cold_first)
         self.cluster_ownership: ClusterOwnership | None = None
         self._server: asyncio.Server | None = None
         self._no_sessions: asyncio.Event | None = None
@@ -179,6 +181,7 @@ class BrokerService:
             self.ledgers.guard_with(self.cluster_ownership.guard)
             await self.cluster_ownership.start()
         await self.follow_policies()
+        await publish_defaults(self.store, self.offloading.defaults)
         loop = asyncio.get_running_loop()
         frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
         self._server = await loop.create_server(
@@ -335,8 +338,7 @@ class BrokerService:
 
     async def _confirm_retention(self, ledger: str) -> None:
         """Ledgers of this topic are about to go: is what is kept of it as the store says?"""
-        tenant, namespace, domain, encoded = ledger.split("/", 3)  # the inverse of `ledger_name`
-        name = TopicName.from_encoded(domain, NamespaceName(tenant, namespace), encoded)
+        name = topic_of(ledger)
         await self.policies.confirm(name)
         if (topic := self.topics.loaded(name)) is not None:
             topic.policies_changed()

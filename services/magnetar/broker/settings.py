@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from magnetar.broker.setting import UNLIMITED, SettingsError, checked, setting
-from magnetar.broker.settings_lifecycle import LifecycleSettings
+from magnetar.broker.settings_offload import OffloadSettings
 
 TopicType = Literal["non-partitioned", "partitioned"]
 InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
@@ -33,7 +33,7 @@ _INTERCEPTORS = "org.apache.pulsar.common.intercept."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(LifecycleSettings):
+class BrokerSettings(OffloadSettings):
     """What every broker has, in a cluster or alone."""
 
     # Topics

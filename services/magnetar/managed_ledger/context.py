@@ -18,6 +18,7 @@ from magnetar.managed_ledger.cache import EntryCache
 from magnetar.managed_ledger.guarded import Guard, unguarded
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
+from magnetar.offload.cold import ColdLedgers
 
 PERSIST_INTERVAL_S: Final = 1.0
 REMOVALS_AT_ONCE_MAX: Final = 64
@@ -29,6 +30,14 @@ Confirm = Callable[[str], Awaitable[None]]
 
 async def unasked(_name: str) -> None:
     """Where nobody else can change retention."""
+
+
+ColdFirst = Callable[[str], bool]
+
+
+def bookies_first(_name: str) -> bool:
+    """Where nothing is said of which copy is read."""
+    return False
 
 
 class Persistable(Protocol):
@@ -83,11 +92,15 @@ class Context:
     cache: EntryCache
     tasks: TaskSet
     timer: PersistTimer
+    cold: ColdLedgers
+    """What was offloaded: asked only where it may be needed."""
     guard: Guard = unguarded
     """What every write of a record carries; see `guarded`."""
     confirm: Confirm = unasked
     """Asked, with the log's name, before ledgers go that retention as it is known does not keep: it
     may have been changed. What it raises keeps them."""
+    cold_first: ColdFirst = bookies_first
+    """Whether, of a log's offloaded ledgers, the files are read while bookies have them still."""
     rng: random.Random = field(default_factory=random.Random)
     """For the spread of repetitions."""
     removals: asyncio.Semaphore = field(

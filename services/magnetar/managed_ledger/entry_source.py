@@ -3,20 +3,30 @@
 Everything that is confirmed and kept can be read. A read is of one ledger at a time; places between
 ledgers, and in ledgers that are gone, mean the next entry that is kept. Readers of closed ledgers
 are kept open up to READERS_MAX, the ones opened first go first.
+
+A closed ledger may have been offloaded, and the bookies may have let go of it. By the topic's read
+priority its file is looked for first, which costs one request of metadata when a reader is opened;
+else only where the bookies cannot serve it. Whichever copy fails, the other one is tried in the
+same read: who reads sees no seam, and a topic that is not offloaded asks nothing.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-from magnetar.bookie.api import NoSuchEntry, NoSuchLedger
-from magnetar.core.errors import NotFound
+from magnetar.bookie.api import BookieError, NoSuchEntry, NoSuchLedger, StoredEntry
+from magnetar.core.errors import MagnetarError, MetadataError, NotFound
 from magnetar.core.ids import Position
-from magnetar.ledger.reader import LedgerReader, ReadableLedger
+from magnetar.core.log import get_logger
+from magnetar.ledger.reader import LedgerReader
 from magnetar.managed_ledger.appender import Appender
 from magnetar.managed_ledger.cache import CachedRun
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.index import LedgerIndex
+from magnetar.offload.cold import ColdLedger
+from magnetar.offload.errors import COLD_ERRORS, ColdFileMissing
+
+log = get_logger("magnetar.managed_ledger")
 
 READERS_MAX: Final = 16
 
@@ -32,7 +42,7 @@ class EntrySource:
         self._appender = appender
         self._context = context
         self._runs: dict[int, CachedRun] = {}
-        self._readers: dict[int, LedgerReader] = {}
+        self._readers: dict[int, LedgerReader | ColdLedger] = {}
 
     # -- what is in memory
 
@@ -98,9 +108,8 @@ class EntrySource:
             info, first = place
             last = min(first + entries_max, info.entries) - 1
             try:
-                reader = await self._reader(info.ledger_id)
-                stored = await reader.read(first, last, bytes_max=bytes_max)
-            except (NoSuchLedger, NoSuchEntry):
+                stored = await self._stored(info.ledger_id, first, last, bytes_max)
+            except (NoSuchLedger, NoSuchEntry, ColdFileMissing):
                 if self._index.get(info.ledger_id) is info:
                     raise
                 continue  # trimmed meanwhile: what is kept comes after it
@@ -117,17 +126,64 @@ class EntrySource:
             raise NotFound(f"no entry {position} in {self._name}")
         return entries[0]
 
-    async def _reader(self, ledger_id: int) -> ReadableLedger:
+    async def _stored(
+        self, ledger_id: int, first: int, last: int, bytes_max: int
+    ) -> list[StoredEntry]:
         writer = self._appender.writer
         if writer is not None and writer.ledger_id == ledger_id:
-            return writer
-        reader = self._readers.get(ledger_id)
+            return await writer.read(first, last, bytes_max=bytes_max)
+        reader = self._readers.get(ledger_id) or await self._open_reader(ledger_id)
+        try:
+            return await reader.read(first, last, bytes_max=bytes_max)
+        except (BookieError, *COLD_ERRORS) as error:
+            if not isinstance(reader, LedgerReader):
+                self._readers.pop(ledger_id, None)
+            other = await self._other(reader, ledger_id, error)
+            if other is None:
+                raise
+        found = await other.read(first, last, bytes_max=bytes_max)
+        self._keep(ledger_id, other)
+        return found
+
+    async def _open_reader(self, ledger_id: int) -> LedgerReader | ColdLedger:
+        context = self._context
+        reader: LedgerReader | ColdLedger | None = None
+        if context.cold_first(self._name):
+            reader = await context.cold.open(self._name, ledger_id)
         if reader is None:
-            reader = await self._context.ledgers.open(ledger_id, recover=False)
-            if len(self._readers) >= READERS_MAX:
-                del self._readers[next(iter(self._readers))]
-            self._readers[ledger_id] = reader
+            try:
+                reader = await context.ledgers.open(ledger_id, recover=False)
+            except NoSuchLedger:
+                reader = await context.cold.open(self._name, ledger_id)
+                if reader is None:
+                    raise
+        self._keep(ledger_id, reader)
         return reader
+
+    async def _other(
+        self, failed: LedgerReader | ColdLedger, ledger_id: int, error: MagnetarError
+    ) -> LedgerReader | ColdLedger | None:
+        """A reader of the ledger's other copy; None where there is no other."""
+        context = self._context
+        if isinstance(failed, LedgerReader):
+            return await context.cold.open(self._name, ledger_id)
+        log.warning(
+            "offloaded ledger not read",
+            managed_ledger=self._name,
+            ledger=ledger_id,
+            file=failed.record.path,
+            error=str(error),
+        )
+        try:
+            return await context.ledgers.open(ledger_id, recover=False)
+        except (BookieError, MetadataError):
+            return None
+
+    def _keep(self, ledger_id: int, reader: LedgerReader | ColdLedger) -> None:
+        self._readers.pop(ledger_id, None)
+        if len(self._readers) >= READERS_MAX:
+            del self._readers[next(iter(self._readers))]
+        self._readers[ledger_id] = reader
 
     async def find_by(self, predicate: Callable[[bytes], bool], after: Position) -> Position | None:
         """The last entry behind `after` for which `predicate` holds, where it holds for a head.

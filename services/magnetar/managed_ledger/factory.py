@@ -19,7 +19,7 @@ from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
-from magnetar.managed_ledger.context import Confirm, Context, PersistTimer
+from magnetar.managed_ledger.context import ColdFirst, Confirm, Context, PersistTimer
 from magnetar.managed_ledger.errors import ManagedLedgerClosed
 from magnetar.managed_ledger.guarded import Guard, unguarded
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -38,6 +38,7 @@ from magnetar.managed_ledger.record import (
 )
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
+from magnetar.offload.cold import ColdLedgers
 
 CLOSED_AT_ONCE_MAX: Final = 64
 
@@ -82,6 +83,7 @@ class ManagedLedgerFactory:
         self._store = store
         self._tasks = TaskSet("managed_ledger")
         self._timer = PersistTimer()
+        self.cold = ColdLedgers(store, settings.cold_cache_bytes_max)
         self._context = Context(
             store,
             ledgers,
@@ -90,6 +92,7 @@ class ManagedLedgerFactory:
             self.cache,
             self._tasks,
             self._timer,
+            self.cold,
             guard,
             rng=rng or random.Random(),
         )
@@ -104,6 +107,10 @@ class ManagedLedgerFactory:
     def confirm_with(self, confirm: Confirm) -> None:
         """Has `confirm` asked before ledgers go by retention; before anything is opened."""
         self._context = replace(self._context, confirm=confirm)
+
+    def cold_first_with(self, cold_first: ColdFirst) -> None:
+        """Has `cold_first` say which copy of a ledger is read; before anything is opened."""
+        self._context = replace(self._context, cold_first=cold_first)
 
     @property
     def opened(self) -> dict[str, ManagedLedger]:
@@ -203,6 +210,7 @@ class ManagedLedgerFactory:
                     log.warning("managed ledger not closed", name=name, error=str(error))
         self._timer.stop()
         await self._tasks.stop()
+        await self.cold.close()
 
     async def _close(self, managed_ledger: ManagedLedger) -> MagnetarError | None:
         try:
@@ -216,6 +224,7 @@ class ManagedLedgerFactory:
         self._closed = True
         self._timer.stop()
         await self._tasks.stop()
+        await self.cold.close()
         for managed_ledger in list(self._open.values()):
             managed_ledger.abandon()
 

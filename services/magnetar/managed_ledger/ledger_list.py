@@ -170,6 +170,8 @@ class LedgerList:
             while retired := self._record.deleting:
                 for ledger_id in retired:
                     await self._context.ledgers.delete(ledger_id)
+                # After their own records: a job that is at one of them cannot commit it any more.
+                await self._context.cold.delete(self.name, retired)
                 left = tuple(i for i in self._record.deleting if i not in retired)
                 self._record = msgspec.structs.replace(self._record, deleting=left)
         except MagnetarError as error:

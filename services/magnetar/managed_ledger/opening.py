@@ -169,7 +169,11 @@ async def _finish_deletion(
             # By its revision: one that was just rolled has another ledger, which is to go too.
             with suppress(BadRevision):
                 await write_guarded(context, name, [Delete(stored.key, stored.revision)])
-    for ledger_id in (*(item.ledger_id for item in record.ledgers), *record.deleting):
+    ledger_ids = (*(item.ledger_id for item in record.ledgers), *record.deleting)
+    for ledger_id in ledger_ids:
         await context.ledgers.delete(ledger_id)
+    if ledger_ids:
+        await context.cold.delete(name, ledger_ids)
+        await context.cold.forget_request(name)
     with suppress(BadRevision):  # it has gone
         await write_guarded(context, name, [Delete(key, revision)])

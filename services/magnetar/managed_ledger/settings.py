@@ -14,7 +14,8 @@ class ManagedLedgerSettings:
     A ledger is rolled over at the next append once it is older than `rollover_ms_max`, or older
     than `rollover_ms_min` with `rollover_entries_max` entries or `rollover_bytes_max` bytes
     (managedLedgerMaxEntriesPerLedger and its neighbours). The cache's bound is over all topics;
-    `pending_bytes_max` bounds what one topic queues while it has no writable ledger.
+    `pending_bytes_max` bounds what one topic queues while it has no writable ledger, and
+    `cold_cache_bytes_max` what was read of offloaded ledgers, over all topics.
     """
 
     rollover_entries_max: int = 50_000
@@ -23,6 +24,7 @@ class ManagedLedgerSettings:
     rollover_ms_min: int = 10 * MINUTE_MS
     cache_bytes_max: int = 64 * MIB
     pending_bytes_max: int = 64 * MIB
+    cold_cache_bytes_max: int = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@
 - `OffloadMisconfigured`: the settings name no store that can be opened; its text names the setting.
 """
 
+from typing import Final
+
 from magnetar.core.errors import PersistenceError, PreconditionFailed, ServiceNotReady
 
 
@@ -22,3 +24,12 @@ class ColdFileCorrupt(PersistenceError):
 
 class OffloadMisconfigured(PreconditionFailed):
     """No store can be opened from these settings."""
+
+
+COLD_ERRORS: Final = (
+    ColdStoreUnavailable,
+    ColdFileMissing,
+    ColdFileCorrupt,
+    OffloadMisconfigured,
+)
+"""Whatever keeps a file from being read; a copy on bookies may serve instead."""

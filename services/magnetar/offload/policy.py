@@ -14,7 +14,7 @@ import msgspec
 
 from magnetar.core.errors import MetadataError
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.offload.stores import AZURE, FILESYSTEM, GOOGLE, S3_DRIVERS, StoreSpec
+from magnetar.offload.stores import FILESYSTEM, StoreSpec
 
 DELETION_LAG_MS_DEFAULT: Final = 4 * 3_600_000
 NEVER: Final = -1
@@ -45,11 +45,6 @@ class OffloadDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
     region: str = ""
     endpoint: str = ""
     prefix: str = ""
-    s3_bucket: str = ""
-    s3_region: str = ""
-    s3_endpoint: str = ""
-    google_bucket: str = ""
-    google_region: str = ""
     folder: str = ""
     threshold_bytes: int = NEVER
     threshold_s: int = NEVER
@@ -126,17 +121,9 @@ def _store(defaults: OffloadDefaults, values: Document) -> StoreSpec | None:
     if not driver:
         return None
     bucket, region, endpoint = defaults.bucket, defaults.region, defaults.endpoint
-    if driver in S3_DRIVERS:
-        bucket = bucket or defaults.s3_bucket
-        region = region or defaults.s3_region
-        endpoint = endpoint or defaults.s3_endpoint
-    elif driver == GOOGLE:
-        bucket, region = bucket or defaults.google_bucket, region or defaults.google_region
-    elif driver == FILESYSTEM:
-        # A folder has no address, and none of the other drivers' buckets is its path.
+    if driver == FILESYSTEM:
+        # A folder has no address, and another driver's bucket is not its path.
         bucket, region, endpoint = defaults.folder, "", ""
-    if driver in (FILESYSTEM, AZURE):
-        region = ""
     said = {_BUCKET: bucket, _REGION: region, _ENDPOINT: endpoint}
     bucket, region, endpoint = (str(values.get(key) or value) for key, value in said.items())
     return StoreSpec(driver, bucket, region, endpoint, defaults.prefix)

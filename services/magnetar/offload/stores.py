@@ -11,6 +11,7 @@ obstore is imported when the first store is opened, not before. Every request ha
 
 from collections.abc import Callable
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
@@ -66,6 +67,9 @@ def open_object_store(spec: StoreSpec) -> "ObjectStore":
         raise OffloadMisconfigured(
             f"the offload driver {spec.driver!r} is unknown: one of {', '.join(DRIVERS)}"
         )
+    for package in ("obstore", "pyarrow"):
+        if find_spec(package) is None:
+            raise OffloadMisconfigured(f"{package} is not installed: install magnetar[offload]")
     try:
         return opener(spec)
     except Exception as error:
