@@ -1,0 +1,173 @@
+"""What compaction makes of one entry: the keys that it has, and what is left of it. Pure.
+
+As Pulsar does (4.2, `RawBatchConverter` and the compactors above it):
+
+- the latest value of a key wins, by position; a null or empty value removes the key;
+- messages without a key are dropped (`topicCompactionRetainNullKey` is off by default);
+- a batch keeps its position and its number of messages: those that go leave a `compacted_out`
+  placeholder behind, and `compacted_batch_indexes` names those that stay; a batch of which none
+  stays is dropped; what was compressed is compressed again in the same way;
+- markers are dropped; a batch that cannot be decoded stays whole.
+
+And otherwise than Pulsar, where that loses data: an encrypted batch stays whole (its keys cannot
+be seen; Pulsar goes by the first one's), and of a chunked message all chunks stay, or none does
+(Pulsar keeps the last alone, which no client can use).
+"""
+
+from collections.abc import Collection, Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.batch import build_batch, iterate_batch
+from magnetar.wire.compression import compress, decompress
+from magnetar.wire.entry import build_entry, without_broker_entry_metadata
+from magnetar.wire.framing import CHECKSUM_HEADER_BYTES, METADATA_SIZE_BYTES, MalformedEntry
+
+UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
+_CHECKSUM_MAGIC: Final = b"\x0e\x01"
+_metadata_from: Final = MessageMetadata.FromString
+_message_from: Final = SingleMessageMetadata.FromString
+
+
+class Kind(Enum):
+    """How an entry is dealt with."""
+
+    SINGLE = "one message"
+    BATCH = "a batch that can be read"
+    OPAQUE = "kept whole, whatever keys it has"
+    PIECE = "a chunk, but not the last one of its message"
+    NOTHING = "dropped"
+
+
+class Parsed(NamedTuple):
+    """An entry's kind, its metadata, and its payload as it is stored."""
+
+    kind: Kind
+    metadata: MessageMetadata
+    payload: bytes
+
+
+class KeyedMessage(NamedTuple):
+    """A message with a key, by its place in the batch; `alive` where it has a value."""
+
+    at: int
+    key: bytes
+    alive: bool
+
+
+def parse(entry: bytes) -> Parsed:
+    """Raises MalformedEntry where it has no metadata that can be read."""
+    bare = entry if entry.startswith(_CHECKSUM_MAGIC) else without_broker_entry_metadata(entry)
+    at = CHECKSUM_HEADER_BYTES if bare.startswith(_CHECKSUM_MAGIC) else 0
+    start = at + METADATA_SIZE_BYTES
+    end = start + int.from_bytes(bare[at:start])
+    if end > len(bare):
+        raise MalformedEntry("The entry ends within its message metadata")
+    try:
+        metadata = _metadata_from(bare[start:end])
+    except DecodeError as error:
+        raise MalformedEntry("Message metadata cannot be parsed") from error
+    return Parsed(_kind(metadata), metadata, bare[end:])
+
+
+def _kind(metadata: MessageMetadata) -> Kind:
+    has = metadata.HasField
+    if has("marker_type"):
+        return Kind.NOTHING
+    if has("num_messages_in_batch"):
+        return Kind.OPAQUE if metadata.encryption_keys else Kind.BATCH
+    if not has("partition_key"):
+        return Kind.NOTHING
+    if metadata.num_chunks_from_msg > 1 and metadata.chunk_id + 1 < metadata.num_chunks_from_msg:
+        return Kind.PIECE
+    return Kind.SINGLE
+
+
+def keyed_messages(parsed: Parsed) -> list[KeyedMessage] | None:
+    """Of a single message or a batch, those with keys, in order; None where it is OPAQUE."""
+    metadata = parsed.metadata
+    if parsed.kind is Kind.SINGLE:
+        key = _bytes(metadata.partition_key)
+        return [KeyedMessage(0, key, _has_value(metadata, parsed.payload))]
+    if parsed.kind is not Kind.BATCH:
+        return None
+    try:
+        return list(_keyed_in_batch(metadata, _plain(parsed)))
+    except MalformedEntry:
+        return None  # as Pulsar does: it stays whole
+
+
+def _has_value(metadata: MessageMetadata, payload: bytes) -> bool:
+    if metadata.null_value:
+        return False
+    if metadata.num_chunks_from_msg > 1:
+        return True  # the last chunk's own size says nothing
+    has_size = metadata.HasField("uncompressed_size")
+    return (metadata.uncompressed_size if has_size else len(payload)) > 0
+
+
+def _keyed_in_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[KeyedMessage]:
+    at, size = 0, len(plain)
+    for index in range(metadata.num_messages_in_batch):
+        start = at + METADATA_SIZE_BYTES
+        end = start + int.from_bytes(plain[at:start])
+        if end > size:
+            raise MalformedEntry("The batch ends within the metadata of a message")
+        try:
+            message = _message_from(plain[start:end])
+        except DecodeError as error:
+            raise MalformedEntry("The metadata of a message cannot be parsed") from error
+        at = end + message.payload_size
+        if not end <= at <= size:
+            raise MalformedEntry("The batch ends within a message")
+        if message.HasField("partition_key") and not message.compacted_out:
+            alive = message.payload_size > 0 and not message.null_value
+            yield KeyedMessage(index, _bytes(message.partition_key), alive)
+
+
+def without_others(entry: bytes, survivors: Collection[int]) -> tuple[bytes, int]:
+    """The entry with these of its messages alone (at least one), and how many that are.
+
+    What is no batch, and a batch that all of its messages survive, comes back as it is.
+    """
+    parsed = parse(entry)
+    metadata = parsed.metadata
+    if parsed.kind is not Kind.BATCH:
+        return entry, metadata.num_messages_in_batch
+    try:
+        messages = list(iterate_batch(_plain(parsed), metadata.num_messages_in_batch))
+    except MalformedEntry:
+        return entry, metadata.num_messages_in_batch
+    changed = False
+    left: list[tuple[SingleMessageMetadata, bytes]] = []
+    for index, (single, payload) in enumerate(messages):
+        assert single is not None  # noqa: S101  (it is a batch)
+        if index in survivors:
+            left.append((single, payload))
+        else:
+            changed = changed or not single.compacted_out
+            left.append((SingleMessageMetadata(compacted_out=True), b""))
+    if not changed:
+        return entry, len(survivors)
+    plain = build_batch(left)
+    metadata.uncompressed_size = len(plain)
+    del metadata.compacted_batch_indexes[:]
+    metadata.compacted_batch_indexes.extend(sorted(survivors))
+    bare = without_broker_entry_metadata(entry)
+    head = entry[: len(entry) - len(bare)]
+    return head + build_entry(metadata, compress(metadata.compression, plain)), len(survivors)
+
+
+def _plain(parsed: Parsed) -> bytes:
+    metadata = parsed.metadata
+    return decompress(
+        metadata.compression, parsed.payload, metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX
+    )
+
+
+def _bytes(text: str | bytes) -> bytes:
+    """The runtime hands out bytes for text that is not UTF-8."""
+    return text.encode() if isinstance(text, str) else bytes(text)

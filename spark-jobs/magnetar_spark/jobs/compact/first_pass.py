@@ -1,0 +1,101 @@
+"""The first pass: from entries to where the latest message of each key is.
+
+A task keeps the latest place of each key that it meets in a dictionary, and hands on one row per
+key: a hot key is one row per task, however often it was written. The dictionary is handed on and
+emptied whenever it has KEYS_MAX keys or KEY_BYTES_MAX bytes of them, so a task's memory does not
+grow with the number of keys. Spark takes the greatest place of each, and spills where it must.
+
+What is kept whatever its keys are (`Kind.OPAQUE`) has a key of its own, which no message can have.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from magnetar.core.errors import PersistenceError
+from magnetar.wire.framing import MalformedEntry
+from magnetar_spark.jobs.compact.entries import Kind, Parsed, keyed_messages, parse
+from magnetar_spark.jobs.compact.plan import place_of
+from magnetar_spark.jobs.compact.reading import PlacedEntry
+
+KEYS_MAX: Final = 200_000
+KEY_BYTES_MAX: Final = 32 << 20
+ROWS_MAX: Final = 20_000
+"""Of one Arrow batch."""
+
+OF_KEY: Final = b"k"
+OF_ENTRY: Final = b"e"
+
+LATEST_SCHEMA: Final = "key binary, place long"
+_SCHEMA: Final = pa.schema([("key", pa.binary()), ("place", pa.int64())])
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a task saw. `pieces`: chunks that are not the last of their message."""
+
+    entries: int = 0
+    bytes: int = 0
+    messages: int = 0
+    pieces: int = 0
+    told: Callable[["Counts"], None] = field(default=lambda _: None)
+
+
+def latest_places(
+    part: int, entries: Iterable[PlacedEntry], counts: Counts
+) -> Iterator[dict[bytes, int]]:
+    """Dictionaries of keys and places; a later one holds what is later. Do not keep them."""
+    latest: dict[bytes, int] = {}
+    key_bytes = 0
+    for number, ledger_id, entry_id, data in entries:
+        counts.entries += 1
+        counts.bytes += len(data)
+        try:
+            parsed = parse(data)
+        except MalformedEntry as error:
+            raise PersistenceError(
+                f"entry {ledger_id}:{entry_id} cannot be decoded: {error}"
+            ) from error
+        counts.messages += _count(parsed)
+        if parsed.kind is Kind.NOTHING:
+            continue
+        if parsed.kind is Kind.PIECE:
+            counts.pieces += 1
+            continue
+        keyed = keyed_messages(parsed)
+        if keyed is None:
+            latest[OF_ENTRY + part.to_bytes(4) + number.to_bytes(4)] = place_of(
+                part, number, 0, alive=True
+            )
+            continue
+        base = place_of(part, number, 0, alive=False)
+        for index, key, alive in keyed:
+            latest[OF_KEY + key] = base | index << 1 | alive
+            key_bytes += len(key)
+        if len(latest) >= KEYS_MAX or key_bytes >= KEY_BYTES_MAX:
+            yield latest
+            latest, key_bytes = {}, 0
+    if latest:
+        yield latest
+    counts.told(counts)
+
+
+def _count(parsed: Parsed) -> int:
+    """Messages; of a batch that was compacted before, those that were left."""
+    if parsed.kind is Kind.PIECE:
+        return 0
+    metadata = parsed.metadata
+    return len(metadata.compacted_batch_indexes) or metadata.num_messages_in_batch
+
+
+def as_batches(found: Iterable[dict[bytes, int]]) -> Iterator[pa.RecordBatch]:
+    """For Spark, `LATEST_SCHEMA`."""
+    for latest in found:
+        keys, places = list(latest), list(latest.values())
+        for start in range(0, len(keys), ROWS_MAX):
+            some = slice(start, start + ROWS_MAX)
+            yield pa.record_batch(
+                [pa.array(keys[some], pa.binary()), pa.array(places[some], pa.int64())], _SCHEMA
+            )

@@ -1,0 +1,261 @@
+"""The steps of a run: what the dead have left is cleaned up, then topic after topic.
+
+Of each topic: the attempt on record, the plan, both passes, the commit; see `swap` for what may
+happen in between. A topic that fails does not keep the others from their turn. What became of each
+is told in the summary and in the topic's request record, which brokers show as its status.
+"""
+
+import asyncio
+import hashlib
+from typing import Final
+
+import msgspec
+
+from magnetar.compaction.deleting import empty_trash
+from magnetar.compaction.records import (
+    CompactionRecord,
+    CompactionRequest,
+    RequestState,
+    decode_request,
+    encode,
+    request_key,
+)
+from magnetar.core.errors import MagnetarError, PersistenceError, PreconditionFailed
+from magnetar.core.ids import Position
+from magnetar.core.names import TopicName, parse_topic
+from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
+from magnetar.metadata.store import BadRevision, MetadataStore
+from magnetar.offload.stores import StoreSpec
+from magnetar_spark.jobs.compact import choosing, swap
+from magnetar_spark.jobs.compact.engine import (
+    LOCAL_BYTES_MAX,
+    Compacted,
+    compact_by_spark,
+    compact_here,
+)
+from magnetar_spark.jobs.compact.plan import Part, behind, part_bytes, parts_of
+from magnetar_spark.jobs.compact.second_pass import Writing
+from magnetar_spark.jobs.compact.swap import Attempt, Live, Superseded
+from magnetar_spark.jobs.context import JobContext
+from magnetar_spark.jobs.summary import Summary
+from magnetar_spark.log.access import Log, opened_log
+from magnetar_spark.log.ledgers import TopicLog, topic_log
+from magnetar_spark.log.planning import Range, Window, ranges_of
+from magnetar_spark.log.running import run as wait
+from magnetar_spark.log.topics import log_name
+
+STATUS_ATTEMPTS_MAX: Final = 5
+ERROR_CHARS_MAX: Final = 500
+
+
+def run(job: JobContext) -> Summary:
+    """See the module's text."""
+    return wait(_run(job))
+
+
+async def _run(job: JobContext) -> Summary:
+    for name in ("topicsCompacted", "topicsUpToDate", "messagesRead", "messagesKept"):
+        job.summary.count(name, 0)
+    async with opened_log(job.log) as log, swap.job_lease(log.store, job.job_id):
+        await _clean(job, log.store)
+        named = {parse_topic(name).base for name in job.arguments.topic}
+        for topic in await job.topics(log.store):
+            one = _Topic(job, log, topic, wanted=topic.base in named or topic in named)
+            await one.run()
+    return job.summary
+
+
+async def _clean(job: JobContext, store: MetadataStore) -> None:
+    """What cannot be cleaned up now does not keep topics from being compacted."""
+    job.summary.count("leftoversDeleted", 0)
+    for clean in (swap.clean_attempts, empty_trash):
+        try:
+            job.summary.count("leftoversDeleted", await clean(store))
+        except MagnetarError as error:
+            job.summary.failure(f"leftovers: {error}")
+
+
+class _Topic:
+    """One topic's turn."""
+
+    def __init__(self, job: JobContext, log: Log, topic: TopicName, *, wanted: bool) -> None:
+        self._job = job
+        self._log = log
+        self._topic = topic
+        self._name = log_name(topic)
+        self._wanted = wanted
+
+    async def run(self) -> None:
+        """Never raises what is this topic's alone."""
+        store, summary = self._log.store, self._job.summary
+        try:
+            retired = await swap.clean_retired(store, self._name, self._job.clock.now_ms())
+            summary.count("leftoversDeleted", retired)
+            said = await choosing.said_of(store, self._name)
+            target = self._target(said.store)
+            if not (self._wanted or said.requested or said.threshold_bytes > 0):
+                return
+            await self._compact_if_due(said, target)
+        except Superseded as error:
+            summary.count("topicsCompactedByOthers")
+            summary.detail(topic=str(self._topic), state="superseded", reason=str(error))
+        except (MagnetarError, OSError, TimeoutError) as error:
+            text = str(error) or type(error).__name__
+            summary.failure(text, topic=str(self._topic))
+            await self._tell(RequestState.ERROR, text)
+
+    def _target(self, by_policy: StoreSpec | None) -> StoreSpec | None:
+        given = self._job.arguments
+        if given.store:
+            return choosing.parse_store(
+                given.store, endpoint=given.store_endpoint or "", region=given.store_region or ""
+            )
+        return by_policy
+
+    async def _compact_if_due(self, said: choosing.Said, target: StoreSpec | None) -> None:
+        store, summary = self._log.store, self._job.summary
+        before, _ = await swap.live(store, self._name)
+        log = await whole_log(self._log, self._topic)
+        horizon = log.end
+        ranges = self._ranges(log, before, horizon)
+        if not ranges:
+            summary.count("topicsUpToDate")
+            if said.requested is not None:
+                await self._tell(RequestState.SUCCESS)
+            return
+        new_bytes = sum(each.size_bytes for each in ranges)
+        if not (self._wanted or said.requested or new_bytes >= said.threshold_bytes):
+            summary.count("topicsBelowThreshold")
+            return
+        if target is None:
+            raise PreconditionFailed(
+                f"{self._topic}: nothing says where artefacts go: give --store, or set an offload "
+                "driver and bucket for the topic, its namespace or the brokers"
+            )
+        await self._tell(RequestState.RUNNING)
+        job = self._job
+        attempt = await swap.begin(
+            store, self._name, _number(job.job_id, self._name), target, job.job_id, job.clock
+        )
+        try:
+            await self._compact(attempt, log, horizon)
+        except BaseException:
+            await swap.give_up(store, attempt)
+            raise
+        await self._tell(RequestState.SUCCESS)
+
+    def _ranges(self, log: TopicLog, before: Live, horizon: Position) -> list[Range]:
+        known = before.record
+        window = Window(behind(None if known is None else known.horizon), horizon)
+        return list(ranges_of(log, window, self._part_bytes(log, known)))
+
+    def _part_bytes(self, log: TopicLog, known: CompactionRecord | None) -> int:
+        total = sum(span.size_bytes for span in log.ledgers)
+        total += 0 if known is None else known.length_bytes
+        return part_bytes(total, self._job.arguments.parallelism)
+
+    async def _compact(self, attempt: Attempt, log: TopicLog, horizon: Position) -> None:
+        job, before = self._job, attempt.based_on
+        known = before.record
+        ranges = self._ranges(log, before, horizon)
+        parts = parts_of(known, ranges, self._part_bytes(log, known))
+        writing = Writing(
+            settings=job.log,
+            bookies=tuple(self._log.bookies.registrations()),
+            parts=tuple(parts),
+            store=attempt.record.store,
+            folder=attempt.folder,
+            managed_ledger=self._name,
+        )
+        found = await _passes(job, writing, parts)
+        kept = sum(file.messages for file in found.files)
+        removed = found.messages_read - kept
+        record = await swap.commit(
+            self._log.store, attempt, horizon, found.files, removed=removed, clock=job.clock
+        )
+        summary = job.summary
+        summary.count("topicsCompacted")
+        for name, count in (
+            ("entriesRead", found.entries_read),
+            ("bytesRead", found.bytes_read),
+            ("messagesRead", found.messages_read),
+            ("messagesKept", kept),
+            ("entriesKept", record.entries),
+            ("bytesWritten", sum(file.file_bytes for file in found.files)),
+            ("files", len(found.files)),
+        ):
+            summary.count(name, count)
+        summary.detail(
+            topic=str(self._topic),
+            horizon=str(horizon),
+            read=found.messages_read,
+            kept=kept,
+            files=len(found.files),
+        )
+
+    async def _tell(self, state: RequestState, error: str = "") -> None:
+        """Writes the topic's status; another's that is written meanwhile stays."""
+        store, key, now_ms = self._log.store, request_key(self._name), self._job.clock.now_ms()
+        for _ in range(STATUS_ATTEMPTS_MAX):
+            stored = await store.get(key)
+            before = CompactionRequest(now_ms)
+            if stored is not None:
+                before = decode_request(key, stored.value)
+            ours = state is RequestState.RUNNING or before.job in ("", self._job.job_id)
+            if not ours:
+                return
+            done = state in (RequestState.SUCCESS, RequestState.ERROR)
+            after = msgspec.structs.replace(
+                before,
+                state=state,
+                job=self._job.job_id,
+                finished_ms=now_ms if done else before.finished_ms,
+                failed_ms=now_ms if state is RequestState.ERROR else before.failed_ms,
+                error=error[:ERROR_CHARS_MAX],
+            )
+            try:
+                revision = 0 if stored is None else stored.revision
+                await store.put(key, encode(after), expected=revision)
+            except BadRevision:
+                continue
+            return
+
+
+def _number(job_id: str, name: str) -> str:
+    """The attempt's number: a job tries each topic once."""
+    return hashlib.sha256(f"{job_id}/{name}".encode()).hexdigest()[:32]
+
+
+async def _passes(job: JobContext, writing: Writing, parts: list[Part]) -> Compacted:
+    """Spark and its tasks have event loops of their own: they run beside this one, which renews
+    the lease meanwhile."""
+    now_ms = job.clock.now_ms()
+    total = sum(part.size_bytes for part in parts)
+    if total <= LOCAL_BYTES_MAX and not job.arguments.always_spark:
+        return await asyncio.to_thread(compact_here, writing, now_ms)
+    return await asyncio.to_thread(compact_by_spark, job.spark, writing, now_ms, job.progress)
+
+
+async def whole_log(log: Log, topic: TopicName) -> TopicLog:
+    """The topic's ledgers; raises PersistenceError where one that is listed cannot be found.
+
+    What a compaction does not read it would leave out for good.
+    """
+    found = await topic_log(log, topic)
+    stored = await log.store.get(managed_ledger_key(log_name(topic)))
+    if stored is None:
+        return found
+    listed = decode_managed_ledger(stored.key, stored.value).ledgers
+    known = {span.ledger_id for span in found.ledgers}
+    end = found.ledgers[-1].ledger_id if found.ledgers else -1
+    missing = [
+        item.ledger_id
+        for item in listed
+        if item.entries and item.ledger_id not in known and item.ledger_id <= max(end, 0)
+    ]
+    if missing:
+        raise PersistenceError(
+            f"{topic}: ledgers {missing[:5]} stand in its record, and are neither on bookies nor "
+            "in files"
+        )
+    return found
