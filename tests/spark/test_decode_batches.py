@@ -10,7 +10,8 @@ from pyspark.sql.types import BinaryType, StructField
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.batch import build_batch, iterate_batch
 from magnetar.wire.framing import MalformedEntry
-from magnetar_spark.decode.batches import ALIKE_MIN, add_batch, walked
+from magnetar_spark.decode.batches import ALIKE_MIN, add_batch
+from magnetar_spark.decode.heads import walked
 from magnetar_spark.decode.rows import Rows
 from magnetar_spark.table import schema_of
 from magnetar_spark.values import Values

@@ -1,7 +1,8 @@
 """Columns under construction: of bytes, of numbers, of maps. Appended to in runs or one by one.
 
-A run is what a batch of like messages gives: one array for all of them. What comes one by one
-waits in a list until the next run, or the end. Null is the length -1, or NULL_NUMBER.
+A run is what batches of like messages give: one array for all of them. What comes one by one
+waits in a list until the next run, or the end. Null is the length -1, or NULL_NUMBER. Values that
+are lines of a table stay where they are until the end, and are copied once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,8 @@ NULL: Final = -1
 NULL_NUMBER: Final = -(1 << 63)
 
 Numbers = NDArray[np.int64]
+Table = NDArray[np.uint8]
+"""Of two dimensions."""
 _NOTHING: Final = b""
 
 
@@ -60,22 +63,23 @@ class NumberColumn:
 class BytesColumn:
     """Byte strings of any length, some of them null."""
 
-    __slots__ = ("_data", "_lengths")
+    __slots__ = ("_lengths", "_loose", "_parts")
 
     def __init__(self) -> None:
-        self._data: list[bytes] = []
+        self._parts: list[bytes | Table] = []
+        self._loose: list[bytes] = []
         self._lengths = NumberColumn()
 
     def add(self, value: bytes | None) -> None:
         if value is None:
             self._lengths.add(NULL)
         else:
-            self._data.append(value)
+            self._loose.append(value)
             self._lengths.add(len(value))
 
     def extend(self, values: Sequence[bytes]) -> None:
         """None of them null."""
-        self._data.extend(values)
+        self._loose.extend(values)
         self._lengths.extend(map(len, values))
 
     def extend_some(self, values: Sequence[bytes | None]) -> None:
@@ -86,26 +90,34 @@ class BytesColumn:
         elif not full:
             self.nulls(len(values))
         else:
-            self._data.extend(full)
+            self._loose.extend(full)
             self._lengths.extend([NULL if value is None else len(value) for value in values])
 
-    def run(self, data: bytes, length: int, count: int) -> None:
-        """`count` values of this length, one behind the other."""
-        self._data.append(data)
-        self._lengths.same(length, count)
+    def tables(self, tables: Sequence[Table]) -> None:
+        """Values that are the lines of these tables, all of one width."""
+        self._settle()
+        self._parts += tables
+        self._lengths.same(tables[0].shape[1], sum(map(len, tables)))
 
     def nulls(self, count: int) -> None:
         self._lengths.same(NULL, count)
 
     def raw(self, data: bytes, lengths: Numbers) -> None:
         """Values of these lengths, none null, one behind the other."""
-        self._data.append(data)
+        self._loose.append(data)
         self._lengths.run(lengths)
+
+    def _settle(self) -> None:
+        loose = self._loose
+        if loose:
+            self._parts.append(loose[0] if len(loose) == 1 else _NOTHING.join(loose))
+            self._loose = []
 
     def take(self, kind: pa.DataType) -> pa.Array:
         """As an Arrow array of binary or (what is UTF-8) text; the column is empty then."""
         lengths = self._lengths.take()
-        data, self._data = self._data, []
+        self._settle()
+        parts, self._parts = self._parts, []
         count = len(lengths)
         null = lengths < 0
         validity = None
@@ -115,16 +127,33 @@ class BytesColumn:
         if nulls:
             validity = pa.py_buffer(np.packbits(~null, bitorder="little"))
             lengths = np.where(null, 0, lengths)
-        joined = data[0] if len(data) == 1 else _NOTHING.join(data)
+        offsets = _offsets(lengths)
         return pa.Array.from_buffers(
-            kind, count, [validity, _offsets(lengths), pa.py_buffer(joined)], nulls
+            kind, count, [validity, pa.py_buffer(offsets), _joined(parts, int(offsets[-1]))], nulls
         )
 
 
-def _offsets(lengths: Numbers) -> pa.Buffer:
+def _joined(parts: Sequence[bytes | Table], size_bytes: int) -> pa.Buffer:
+    """All parts, one behind the other, in memory of Arrow's, which uses the same again."""
+    if len(parts) == 1 and isinstance(parts[0], bytes):
+        return pa.py_buffer(parts[0])
+    buffer = pa.allocate_buffer(size_bytes)
+    room = np.frombuffer(buffer, np.uint8)
+    at = 0
+    for part in parts:
+        if isinstance(part, bytes):
+            room[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            at += len(part)
+        else:
+            room[at : at + part.size].reshape(part.shape)[:] = part
+            at += part.size
+    return buffer
+
+
+def _offsets(lengths: Numbers) -> NDArray[np.int32]:
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    return pa.py_buffer(offsets)
+    return offsets
 
 
 def _utf8(text: str | bytes) -> bytes:
@@ -166,7 +195,9 @@ class PropertiesColumn:
     def take(self, kind: pa.MapType) -> pa.Array:
         """As an Arrow array; the column is empty then."""
         counts = self._counts.take()
-        offsets = pa.Array.from_buffers(pa.int32(), len(counts) + 1, [None, _offsets(counts)])
+        offsets = pa.Array.from_buffers(
+            pa.int32(), len(counts) + 1, [None, pa.py_buffer(_offsets(counts))]
+        )
         return pa.MapArray.from_arrays(
             offsets, self._keys.take(pa.utf8()), self._values.take(pa.utf8()), type=kind
         )

@@ -49,20 +49,25 @@ class EntryDecoder:
         has = metadata.HasField
         if has("marker_type"):
             return
-        payload, first_chunk = entry[payload_at:], None
+        first_chunk = None
         if metadata.num_chunks_from_msg > 1:
-            joined = self._chunks.add(self._ledger_id, entry_id, metadata, payload)
+            joined = self._chunks.add(self._ledger_id, entry_id, metadata, entry[payload_at:])
             if joined is None:
                 return
-            payload, first_chunk = joined
+            entry, first_chunk = joined
+            payload_at = 0
         if not self._publish_ms.has(metadata.publish_time):
             return
         rows = self._rows
         encrypted = bool(metadata.encryption_keys)
         if not encrypted and metadata.compression:
-            payload = decompress(
-                metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_BYTES_MAX
+            entry = decompress(
+                metadata.compression,
+                entry[payload_at:],
+                metadata.uncompressed_size,
+                UNCOMPRESSED_BYTES_MAX,
             )
+            payload_at = 0
         if encrypted or not has("num_messages_in_batch"):
             rows.begin(
                 self._ledger_id,
@@ -72,12 +77,14 @@ class EntryDecoder:
                 encrypted=encrypted,
                 first_chunk=first_chunk,
             )
-            rows.add_message(metadata, None if metadata.null_value else payload, NO_BATCH)
+            rows.add_message(
+                metadata, None if metadata.null_value else entry[payload_at:], NO_BATCH
+            )
         else:
             count = metadata.num_messages_in_batch
             rows.begin(self._ledger_id, entry_id, metadata, count)
-            add_batch(rows, payload, count)
-        rows.end(len(payload))
+            add_batch(rows, entry, count, payload_at)  # in place: a copy of it costs as much
+        rows.end(len(entry) - payload_at)
 
 
 def decoded(

@@ -1,8 +1,10 @@
 """Rows that are being gathered for one Arrow batch.
 
 What is the same for all messages of an entry is kept once per entry and repeated at the end; what
-differs has a builder of its own, which is None where the column is not wanted. `ready` says when
-there is enough for a batch: ROWS_MAX rows, or BYTES_ENOUGH bytes of values.
+differs has a builder of its own, which is None where the column is not wanted. Messages that are
+alike wait to be taken apart together (`Alike`), so whoever appends to a builder calls `settle`
+first. `ready` says when there is enough for a batch: ROWS_MAX rows, or BYTES_ENOUGH bytes of
+values.
 """
 
 import base64
@@ -15,13 +17,16 @@ import pyarrow as pa
 from magnetar.core.errors import PreconditionFailed
 from magnetar.wire._pb.PulsarApi_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.message_id import signed64
+from magnetar_spark.decode.alike import Alike
 from magnetar_spark.decode.builders import (
     NULL_NUMBER,
     BytesColumn,
     NumberColumn,
     Numbers,
     PropertiesColumn,
+    Table,
 )
+from magnetar_spark.decode.heads import Head
 from magnetar_spark.decode.message_ids import message_ids
 from magnetar_spark.decode.payloads import NO_VERSION
 from magnetar_spark.table import (
@@ -48,6 +53,8 @@ BYTES_ENOUGH: Final = 4 << 20
 US_PER_MS: Final = 1000
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 NO_BATCH: Final = -1
+_OF_METADATA: Final = (KEY, ORDERING_KEY, EVENT_TIME, SEQUENCE_ID, PROPERTIES)
+_NO_INDEX: Final[Numbers] = np.empty(0, np.int64)
 
 
 def key_bytes(key: str | bytes, *, base64_encoded: bool) -> bytes:
@@ -71,12 +78,16 @@ class Rows:
         self._decodes = values.wanted_in(schema)
         wanted = {*schema.names, KEY} if self._decodes else set(schema.names)
         self._wanted = frozenset(wanted)
+        self.metadata_wanted = not self._wanted.isdisjoint(_OF_METADATA)
+        """Whether anything of a message's own metadata is."""
+        self.alike = Alike()
         self._reset()
 
     def _reset(self) -> None:
         wanted = self._wanted
-        self.value = BytesColumn()
-        self.batch_index = NumberColumn()
+        self.value = BytesColumn() if VALUE in wanted or self._decodes else None
+        indexed = BATCH_INDEX in wanted or MESSAGE_ID in wanted
+        self.batch_index = NumberColumn() if indexed else None
         self.key = BytesColumn() if KEY in wanted else None
         self.ordering_key = BytesColumn() if ORDERING_KEY in wanted else None
         self.event_time = NumberColumn() if EVENT_TIME in wanted else None
@@ -130,6 +141,16 @@ class Rows:
         self.count += self.in_entry
         self.bytes += size_bytes
 
+    def add_alike(self, head: Head, table: Table, first: int) -> None:
+        """Messages of a batch, one to a line, that are as `head` says; `first` is the first one's
+        index."""
+        self.alike.add(self, head, table, first)
+        self.in_entry += len(table)
+
+    def settle(self) -> None:
+        """Appends the messages that were alike to the builders."""
+        self.alike.settle(self)
+
     def add_message(
         self,
         message: MessageMetadata | SingleMessageMetadata,
@@ -138,9 +159,12 @@ class Rows:
     ) -> None:
         """One message: of a batch, or, with the index NO_BATCH, the entry's only one."""
         has = message.HasField
+        self.settle()
         self.in_entry += 1
-        self.batch_index.add(index)
-        self.value.add(value)
+        if self.batch_index is not None:
+            self.batch_index.add(index)
+        if self.value is not None:
+            self.value.add(value)
         if self.key is not None:
             self.key.add(
                 key_bytes(message.partition_key, base64_encoded=message.partition_key_b64_encoded)
@@ -158,8 +182,9 @@ class Rows:
 
     def take(self) -> pa.RecordBatch:
         """The rows, in the columns of the schema; there are none then."""
+        self.settle()
         counts = np.array(self._counts, np.int64)
-        index = self.batch_index.take()
+        index = _NO_INDEX if self.batch_index is None else self.batch_index.take()
         made = self._decoded(counts) if self._decodes else {}
         columns = []
         for field in self._schema:
@@ -175,7 +200,7 @@ class Rows:
 
     def _decoded(self, counts: Numbers) -> dict[str, pa.Array]:
         """The columns that the topic's schema makes of values and keys."""
-        if self.key is None:
+        if self.key is None or self.value is None:
             return {}
         keys, versions = self.key.take(pa.binary()), np.repeat(np.array(self._versions), counts)
         values = self.value.take(pa.binary())
@@ -185,7 +210,7 @@ class Rows:
 
     def _own(self, name: str, kind: pa.DataType, index: Numbers) -> pa.Array | None:
         """A column that has a value of its own in every message."""
-        if name == VALUE:
+        if name == VALUE and self.value is not None:
             return self.value.take(kind)
         if name == KEY and self.key is not None:
             return self.key.take(kind)

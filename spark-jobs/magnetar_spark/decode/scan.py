@@ -109,9 +109,12 @@ def _append(
     sequences: list[int],
 ) -> None:
     count = len(values)
+    rows.settle()
     rows.in_entry += count
-    rows.batch_index.extend(range(first, first + count))
-    rows.value.extend(values)
+    if rows.batch_index is not None:
+        rows.batch_index.extend(range(first, first + count))
+    if rows.value is not None:
+        rows.value.extend(values)
     if rows.key is not None:
         rows.key.extend_some(keys)
     if rows.ordering_key is not None:
