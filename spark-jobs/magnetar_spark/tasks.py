@@ -25,7 +25,10 @@ def record_batches(
     """The rows of a task."""
     arrow_schema = to_arrow_schema(schema, timezone=TIME_ZONE)
     with EntryReader(settings, partition.bookies) as reader:
-        for ranged in partition.ranges:
+        for planned in partition.ranges:
+            ranged = reader.narrowed(planned)
+            if ranged is None:
+                continue
             rows = Rows(ranged.topic, ranged.partition, arrow_schema, values)
             decoder = EntryDecoder(ranged, rows, Chunks(partial(reader.read_back, ranged)))
             for _ in decoded(decoder, reader.read(ranged), rows):

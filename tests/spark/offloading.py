@@ -14,7 +14,7 @@ from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.offload.records import OffloadRecord
 from magnetar_spark.jobs.main import main
-from magnetar_spark.jobs.offload.planning import live_files
+from magnetar_spark.jobs.offload.planning import live_records
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.running import run
 from magnetar_spark.log.topics import log_name
@@ -75,6 +75,8 @@ class Offload:
             record = await log.store.get(key)
             assert record is not None
             items = decode_managed_ledger(key, record.value).ledgers
-            files = {each: file for each, (file, _) in (await live_files(log.store, name)).items()}
+            files = {
+                each: file for each, (file, _) in (await live_records(log.store, name)).items()
+            }
             there = [i.ledger_id for i in items if await log.store.get(ledger_key(i.ledger_id))]
         return Ledgers([i.ledger_id for i in items if i.closed_ms and i.entries], files, there)

@@ -14,6 +14,7 @@ from typing import Final
 
 from magnetar.core.ids import EARLIEST, ID_MAX, LATEST, Position
 from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.offload.records import OffloadRecord
 from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
 
 PARTITION_BYTES_DEFAULT: Final = 64 << 20
@@ -70,13 +71,24 @@ class Range:
     first: int
     last: int
     size_bytes: int
-    before: tuple[tuple[LedgerMetadata, int], ...] = ()
-    """Elder ledgers with their last entries, newest first."""
+    before: tuple["Elder", ...] = ()
+    """Elder ledgers, newest first."""
     publish_ms: Interval = Interval()
+    file: OffloadRecord | None = None
+    """Of an offloaded ledger."""
 
     @property
     def ledger_id(self) -> int:
         return self.metadata.ledger_id
+
+
+@dataclass(frozen=True, slots=True)
+class Elder:
+    """A ledger before the one of a range, with its last entry."""
+
+    metadata: LedgerMetadata
+    last_entry: int
+    file: OffloadRecord | None = None
 
 
 def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range]:
@@ -84,7 +96,8 @@ def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range
     for index, span in enumerate(log.ledgers):
         elder = [each for each in log.ledgers[:index] if each.last_entry >= 0]
         before = tuple(
-            (each.metadata, each.last_entry) for each in reversed(elder[-BEFORE_LEDGERS_MAX:])
+            Elder(each.metadata, each.last_entry, each.file)
+            for each in reversed(elder[-BEFORE_LEDGERS_MAX:])
         )
         entry_bytes = max(1.0, span.entry_bytes)
         step = max(1, int(range_bytes / entry_bytes))
@@ -100,6 +113,7 @@ def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range
                     int((end - start + 1) * entry_bytes),
                     before,
                     window.publish_ms,
+                    span.file,
                 )
 
 

@@ -1,4 +1,4 @@
-"""Reads a range's entries from the bookies: a plain generator, with reads ahead of it.
+"""Reads a range's entries, from the bookies or a file: a plain generator, with reads ahead of it.
 
 Spark's Python workers are not asynchronous, so the event loop runs only while the generator is
 asked, and rests while entries are decoded; what bookies send meanwhile waits in the sockets.
@@ -9,12 +9,17 @@ handed on in order: entries come without a gap and never twice.
 A read that fails is tried again, from the next missing entry. After ATTEMPTS_PLANNED failures the
 metadata store is asked where the bookies and copies are now; after ATTEMPTS_MAX the error is the
 task's, and Spark's to try again elsewhere.
+
+An offloaded ledger is read from its file (`files`). Where that cannot be had, and the bookies have
+not let go, they are read instead; where the bookies have no such ledger (any more), its file is
+looked for. Either way reading goes on behind the last entry that was handed on.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -22,12 +27,17 @@ from typing import Any, Final, Self, TypeVar
 from magnetar.bookie.api import BookieError, NoSuchLedger, StoredEntry
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
+from magnetar.core.names import parse_topic
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata, decode, ledger_key
 from magnetar.ledger.reading import CopiesReader
 from magnetar.metadata.memory import MemoryStore
+from magnetar.offload.errors import ColdFileCorrupt, ColdFileMissing, ColdStoreUnavailable
+from magnetar.offload.records import OffloadRecord
 from magnetar_spark.log.access import PlannedBookies, opened_log
-from magnetar_spark.log.planning import Range
+from magnetar_spark.log.files import FileReader
+from magnetar_spark.log.ledgers import live_file
+from magnetar_spark.log.planning import Elder, Interval, Range
 from magnetar_spark.log.running import event_loop
 from magnetar_spark.log.settings import (
     LEDGER_SETTINGS,
@@ -35,11 +45,14 @@ from magnetar_spark.log.settings import (
     READS_AT_ONCE,
     LogSettings,
 )
+from magnetar_spark.log.topics import log_name
 
 ATTEMPTS_PLANNED: Final = 2
 ATTEMPTS_MAX: Final = 5
 RUN_ENTRIES_FIRST: Final = 64
 """Of the first run of a range, whose entries' size is not known yet."""
+
+COLD_ERRORS: Final = (ColdFileMissing, ColdFileCorrupt, ColdStoreUnavailable)
 
 T = TypeVar("T")
 
@@ -59,6 +72,7 @@ class EntryReader:
         self._open = AsyncExitStack()
         self._asking = asyncio.Lock()
         self._asked_anew: dict[int, LedgerMetadata] = {}
+        self.files = FileReader(self._loop)
         self.reads = 0
         """Asked of bookies, those that failed included."""
         self.entries = 0
@@ -83,22 +97,89 @@ class EntryReader:
         return self._loop.run_until_complete(coroutine)
 
     def read(self, ranged: Range) -> Iterator[list[StoredEntry]]:
-        """The range's entries, in order, a group at a time; raises BookieError, MetadataError."""
-        return self._ahead(ranged.metadata, ranged.first, ranged.last)
+        """The range's entries, in order, a group at a time.
+
+        Raises BookieError, MetadataError, and what `magnetar.offload.errors` has.
+        """
+        held = Elder(ranged.metadata, ranged.last, ranged.file)
+        return self._entries(ranged.topic, held, ranged.first, ranged.last)
+
+    def narrowed(self, ranged: Range) -> Range | None:
+        """Less the row groups at both ends of a file's range that were published at other times.
+
+        Not those between: chunks of one message lie between its first and its last. None where
+        nothing is left. Needs the footer alone; without it the range stays as it is.
+        """
+        if ranged.file is None or ranged.publish_ms == Interval():
+            return ranged
+        try:
+            groups = self.files.open(ranged.file).groups
+        except COLD_ERRORS:
+            return ranged
+        times = ranged.publish_ms
+        wanted = [
+            group
+            for group in groups
+            if group.publish_ms_min <= times.high and group.publish_ms_max >= times.low
+        ]
+        if not wanted:
+            return None
+        first = max(ranged.first, wanted[0].first.entry_id)
+        last = min(ranged.last, wanted[-1].last.entry_id)
+        return replace(ranged, first=first, last=last) if first <= last else None
 
     def read_back(
         self, ranged: Range, span_entries: int
     ) -> Iterator[tuple[int, list[StoredEntry]]]:
         """What lies before the range, some entries of a ledger at a time, the newest first."""
-        places = [(ranged.metadata, ranged.first - 1), *ranged.before]
-        for metadata, last in places:
+        places = [Elder(ranged.metadata, ranged.first - 1, ranged.file), *ranged.before]
+        for held in places:
+            last = held.last_entry
             while last >= 0:
                 first = max(0, last - span_entries + 1)
                 group: list[StoredEntry] = []
-                for entries in self._ahead(metadata, first, last):
+                for entries in self._entries(ranged.topic, held, first, last):
                     group += entries
-                yield metadata.ledger_id, group
+                yield held.metadata.ledger_id, group
                 last = first - 1
+
+    def _entries(
+        self, topic: str, held: Elder, first: int, last: int
+    ) -> Generator[list[StoredEntry], None, None]:
+        """From the file where there is one, else from the bookies; each may take over once."""
+        file, ledger_id, taken_over = held.file, held.metadata.ledger_id, False
+        while first <= last:
+            source = (
+                self._ahead(held.metadata, first, last)
+                if file is None
+                else self._counted(self.files.read(file, first, last))
+            )
+            try:
+                with closing(source):
+                    for entries in source:
+                        yield entries
+                        first = entries[-1].entry_id + 1
+                return
+            except NoSuchLedger:
+                found = None if taken_over else self._run(self._file_of(topic, ledger_id))
+                if found is None:
+                    raise
+                file = found
+            except COLD_ERRORS:
+                if taken_over or (file is not None and file.released_ms):
+                    raise
+                self._run(self._ask_anew(ledger_id))
+                file = None
+            taken_over = True
+
+    def _counted(
+        self, groups: Generator[list[StoredEntry], None, None]
+    ) -> Generator[list[StoredEntry], None, None]:
+        with closing(groups):
+            for entries in groups:
+                self.entries += len(entries)
+                self.bytes += sum([len(data) for _, data in entries])
+                yield entries
 
     def _ahead(
         self, metadata: LedgerMetadata, first: int, last: int
@@ -150,16 +231,25 @@ class EntryReader:
 
     async def _ask_anew(self, ledger_id: int) -> None:
         """Has bookies and copies be where the metadata store says they are now."""
-        async with self._asking:
-            if self._context.bookies is self._planned:
-                log = await self._open.enter_async_context(opened_log(self._settings))
-                self._context = log.context
-                self._copies = CopiesReader(self._context)
+        await self._ask_metadata()
         key = ledger_key(ledger_id)
         record = await self._context.store.get(key)
         if record is None:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted while it was read")
         self._asked_anew[ledger_id] = decode(key, record.value)
+
+    async def _file_of(self, topic: str, ledger_id: int) -> OffloadRecord | None:
+        """The file that the ledger was offloaded to since the range was planned."""
+        await self._ask_metadata()
+        return await live_file(self._context.store, log_name(parse_topic(topic)), ledger_id)
+
+    async def _ask_metadata(self) -> None:
+        """From now on the context is the planner's."""
+        async with self._asking:
+            if self._context.bookies is self._planned:
+                log = await self._open.enter_async_context(opened_log(self._settings))
+                self._context = log.context
+                self._copies = CopiesReader(self._context)
 
 
 async def _result(task: asyncio.Task[T]) -> T:

@@ -34,13 +34,13 @@ from magnetar.offload.records import (
     AttemptRecord,
     OffloadRecord,
     attempt_key,
-    decode_offload,
     encode,
     object_path,
     offload_key,
 )
 from magnetar.offload.stores import store_error
 from magnetar_spark.jobs.offload.work import LedgerTask, Result
+from magnetar_spark.log.ledgers import live_file
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -68,13 +68,6 @@ async def begin(store: MetadataStore, task: LedgerTask, job: str, now_ms: int) -
     record = AttemptRecord(task.store, path, now_ms, job)
     revision = await store.put(key, encode(record), expected=ABSENT)
     return Attempt(key, attempt, path, revision)
-
-
-async def offloaded(store: MetadataStore, name: str, ledger_id: int) -> OffloadRecord | None:
-    """The record of the ledger's live file."""
-    key = offload_key(name, ledger_id)
-    record = await store.get(key)
-    return None if record is None else decode_offload(key, record.value)
 
 
 async def closed_ledger(store: MetadataStore, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
@@ -113,7 +106,7 @@ async def commit(store: MetadataStore, attempt: Attempt, name: str, file: Offloa
 async def _commit_once(
     store: MetadataStore, attempt: Attempt, name: str, file: OffloadRecord
 ) -> Result | None:
-    live = await offloaded(store, name, file.ledger_id)
+    live = await live_file(store, name, file.ledger_id)
     if live is not None:
         return Result.OFFLOADED if live.attempt == attempt.attempt else Result.ALREADY
     found = await closed_ledger(store, file.ledger_id)
@@ -129,7 +122,7 @@ async def _commit_once(
     if mine is None or mine.revision != attempt.revision:
         # Claimed by a cleaner; a commit of ours that was not answered has not happened then,
         # unless it did between the first question and this one.
-        live = await offloaded(store, name, file.ledger_id)
+        live = await live_file(store, name, file.ledger_id)
         if live is None:
             raise PersistenceError(f"attempt {attempt.attempt} was cleaned up: the job seemed dead")
         return Result.OFFLOADED if live.attempt == attempt.attempt else Result.ALREADY

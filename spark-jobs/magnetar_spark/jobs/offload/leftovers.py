@@ -30,7 +30,7 @@ from magnetar.offload.records import (
 )
 from magnetar.offload.stores import StoreSpec, open_object_store, store_error
 from magnetar_spark.jobs.offload.attempts import Attempt, claim, give_up, remove_file
-from magnetar_spark.jobs.offload.planning import live_files
+from magnetar_spark.jobs.offload.planning import live_records
 from magnetar_spark.jobs.offload.writing import PROPERTY_CLUSTER
 
 SWEEP_AGE_S: Final = 24 * 3600
@@ -90,7 +90,7 @@ async def sweep(
             decode_attempt(record.key, record.value).path
             for record in await metadata.list(attempts_prefix(name))
         }
-        named |= {file.path for file, _ in (await live_files(metadata, name)).values()}
+        named |= {file.path for file, _ in (await live_records(metadata, name)).values()}
         files = open_object_store(spec)
         for path in paths - named:
             opened = await EntryFile.open(files, path)

@@ -192,7 +192,7 @@ async def _work(
     if described is None:
         return None
     plan = override.over(await _plan(store, name, defaults))
-    files = await live_files(store, name)
+    files = await live_records(store, name)
     request = await open_request(store, name)
     up_to = [] if request is None else [request[0].up_to]
     if override.up_to is not None:
@@ -235,7 +235,7 @@ async def _plan(store: MetadataStore, name: str, defaults: OffloadDefaults) -> O
     )
 
 
-async def live_files(store: MetadataStore, name: str) -> dict[int, tuple[OffloadRecord, int]]:
+async def live_records(store: MetadataStore, name: str) -> dict[int, tuple[OffloadRecord, int]]:
     """The live files of a managed ledger, by ledger, with their records' revisions."""
     found: dict[int, tuple[OffloadRecord, int]] = {}
     for record in await store.list(offloads_prefix(name)):

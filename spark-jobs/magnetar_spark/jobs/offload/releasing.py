@@ -19,7 +19,7 @@ from magnetar.metadata.store import BadRevision
 from magnetar.offload.errors import ColdFileCorrupt
 from magnetar.offload.records import OffloadRecord, encode, offload_key
 from magnetar.offload.stores import open_object_store, store_error
-from magnetar_spark.jobs.offload.planning import live_files
+from magnetar_spark.jobs.offload.planning import live_records
 from magnetar_spark.log.access import Log
 
 RELEASES_AT_ONCE: Final = 8
@@ -54,7 +54,7 @@ async def release(log: Log, names: Sequence[tuple[str, int]], now_ms: int) -> Re
 
     try:
         for name, lag_ms in names:
-            files = (await live_files(log.store, name)).values()
+            files = (await live_records(log.store, name)).values()
             await asyncio.gather(
                 *(one(name, *each) for each in files if _is_due(each[0], lag_ms, now_ms))
             )

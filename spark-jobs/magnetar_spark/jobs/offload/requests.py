@@ -13,7 +13,7 @@ from magnetar.core.ids import Position
 from magnetar.managed_ledger.record import LedgerItem
 from magnetar.metadata.store import BadRevision, MetadataStore
 from magnetar.offload.records import OffloadRequest, RequestState, encode, request_key
-from magnetar_spark.jobs.offload.planning import TopicWork, live_files, open_request
+from magnetar_spark.jobs.offload.planning import TopicWork, live_records, open_request
 
 
 async def take_up(store: MetadataStore, work: TopicWork, job: str) -> None:
@@ -35,7 +35,7 @@ async def finish(
     found = await open_request(store, work.name)
     if found is None or found[0].requested_ms != asked.requested_ms:
         return None
-    first = first_unoffloaded(work.ledgers, await live_files(store, work.name), asked.up_to)
+    first = first_unoffloaded(work.ledgers, await live_records(store, work.name), asked.up_to)
     done = first.ledger_id >= asked.up_to.ledger_id or (not errors and not work.store_missing)
     error = "" if done else next(iter(errors), "no offload driver is configured for this topic")
     ended = msgspec.structs.replace(

@@ -39,9 +39,9 @@ from magnetar_spark.jobs.offload.attempts import (
     closed_ledger,
     commit,
     give_up,
-    offloaded,
 )
 from magnetar_spark.jobs.offload.work import LedgerTask, Outcome, Result
+from magnetar_spark.log.ledgers import live_file
 from magnetar_spark.log.planning import Range
 from magnetar_spark.log.reading import EntryReader
 from magnetar_spark.log.running import run
@@ -88,7 +88,7 @@ class LedgerWriter:
         return replace(outcome, cpu_s=time.process_time() - cpu)
 
     def _offload(self, task: LedgerTask) -> Outcome:
-        if run(offloaded(self._metadata, task.name, task.ledger_id)) is not None:
+        if run(live_file(self._metadata, task.name, task.ledger_id)) is not None:
             return Outcome(task.name, task.ledger_id, Result.ALREADY)
         found = run(closed_ledger(self._metadata, task.ledger_id))
         if found is None:
