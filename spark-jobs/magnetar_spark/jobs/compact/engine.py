@@ -9,6 +9,7 @@ In this process: the same functions with dictionaries for Spark. It is for topic
 LOCAL_BYTES_MAX, for which Spark's start alone would take longer; their keys are bounded by that.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -71,6 +72,8 @@ def compact_by_spark(
     from pyspark import StorageLevel
     from pyspark.sql import functions as f
 
+    # Said of Pandas by `mapInArrow`, which hands out Arrow.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     context = spark.sparkContext
     totals = [context.accumulator(0) for _ in range(4)]
 
