@@ -209,6 +209,11 @@ class World:
                 if component == BOOKIE:
                     self._check_removal(pod)
                 del self.pods[pod.name]
+                self.claims = {
+                    each: claim
+                    for each, claim in self.claims.items()
+                    if each not in self._dying() or each != f"data-{pod.name}"
+                }
         for each in wanted:
             pod_now = self.pods.get(each)
             if pod_now is None:

@@ -6,6 +6,7 @@ that has grown old is made anew, a refusal is tried again.
 """
 
 import datetime
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,16 +45,16 @@ def next_step(
     *,
     why: str,
     busy: str = "",
-    volumes: bool = True,
+    spared: Collection[str] = (),
 ) -> Emptying:
-    """`why`: for the drain's record; `busy`: what else takes bookies away now; `volumes`: whether
-    others' that are lost or going are against it."""
+    """`why`: for the drain's record; `busy`: what else takes bookies away now; `spared`:
+    bookies whose volumes may be lost or going."""
     found = Emptying()
     drain = observed.ledgers.drain(target)
     if drain is not None and drain.state not in ("removable", "refused"):
         found.waits = f"{target} is being emptied"
         return found
-    blocked = busy or gate.why_not(cluster, observed, bookies, besides=target, volumes=volumes)
+    blocked = busy or gate.why_not(cluster, observed, bookies, besides=target, spared=spared)
     age_s = 0.0 if drain is None else now.timestamp() - drain.proven_ms / 1_000
     if drain is not None and drain.state == "removable" and age_s <= PROOF_AGE_S_MAX:
         found.may_go = not blocked

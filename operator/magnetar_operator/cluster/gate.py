@@ -6,6 +6,7 @@ member of etcd is, no volume is lost or going, and the brokers say that every le
 copies, of the bookies as they are now. What is not known counts as no.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from magnetar_operator.cluster.manifests.naming import BOOKIE, ETCD, Cluster
@@ -26,12 +27,12 @@ def why_not(
     bookies: int,
     *,
     besides: str = "",
-    volumes: bool = True,
+    spared: Collection[str] = (),
 ) -> str:
     """Why no bookie may go; empty where one may.
 
-    `besides`: the one it is about may be down, and its volume lost or going. `volumes`:
-    whether others' matter.
+    `besides`: the one it is about may be down, and its volume lost or going. `spared`:
+    bookies whose volumes may be, too.
     """
     pods = observed.of(BOOKIE)
     missing = _not_ready(pods, bookies, cluster.object_name(BOOKIE), besides)
@@ -41,8 +42,8 @@ def why_not(
     missing = _not_ready(members, cluster.etcd_members, cluster.object_name(ETCD), "")
     if missing:
         return f"{', '.join(missing)} not ready" + _because(members)
-    lost = volumes_in_trouble(observed, besides=claim_name(besides) if besides else "")
-    if lost and volumes:
+    lost = volumes_in_trouble(observed, besides=(besides, *spared))
+    if lost:
         return "; ".join(lost)
     return ledgers_why_not(observed)
 
@@ -68,12 +69,16 @@ def named(health: LedgerHealth) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def volumes_in_trouble(observed: Observed, *, besides: str = "") -> list[str]:
-    """Volumes that are lost, or on their way out; of the claim `besides` that is known."""
+def volumes_in_trouble(observed: Observed, *, besides: Collection[str] = ()) -> list[str]:
+    """Volumes that are lost, or on their way out; `besides`: pods of which that is known.
+
+    Of pods that there are: one that was removed left its volume behind, which nothing needs.
+    """
+    used = {claim_name(one.name) for one in observed.pods if one.name not in besides}
     found = []
     for one in observed.claims:
         name, phase = one["metadata"]["name"], one.get("status", {}).get("phase", "")
-        if name == besides:
+        if name not in used:
             continue
         if "deletionTimestamp" in one["metadata"]:
             found.append(f"volume {name} is being deleted")

@@ -36,7 +36,7 @@ from magnetar_operator.cluster.manifests.naming import (
     sealed,
 )
 from magnetar_operator.cluster.manifests.pods import config_map, service_account
-from magnetar_operator.cluster.observed import Observed, claim_name
+from magnetar_operator.cluster.observed import Observed
 from magnetar_operator.models.values import seconds
 
 WAIT_S: Final = 5.0
@@ -121,6 +121,9 @@ class _Planner:
         stay = min(wanted, self._spec_or_stored(wanted))
         replaced = replacing.under_way(cluster, observed, stay)
         told = f"{replaced} gets a new volume" if replaced else ""
+        leaving = [one.name for one in observed.of(BOOKIE) if one.ordinal >= wanted]
+        if any(replacing.in_trouble(observed, one) for one in leaving):
+            busy = ""  # restarts wait for these volumes: to wait for restarts would have no end
         found.shrink = shrinking.decide(
             cluster, observed, wanted, remembered, self._now, busy=busy or told
         )
@@ -236,7 +239,7 @@ class _Planner:
     def _volumes(self) -> None:
         cluster = self._cluster
         replaced = self._plan.replace
-        proven = claim_name(replaced.bookie) if replaced.step in replacing.LEAVING else ""
+        proven = [replaced.bookie] if replaced.step in replacing.LEAVING else []
         self._plan.volumes += gate.volumes_in_trouble(self._observed, besides=proven)
         for component, given in (
             (BOOKIE, cluster.spec.bookie.storage),

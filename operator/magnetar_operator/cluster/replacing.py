@@ -17,7 +17,7 @@ import datetime
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from magnetar_operator.api_kinds import STATEFUL_SET, Object
+from magnetar_operator.api_kinds import STATEFUL_SET
 from magnetar_operator.cluster import emptying
 from magnetar_operator.cluster.actions import (
     Action,
@@ -94,7 +94,7 @@ def decide(
     begun = [one for one in observed.ledgers.drains if volume_of(one) and one.bookie_id in names]
     request = cluster.replace_volume
     behind = [one for one in begun if _is_behind(observed, one)]
-    troubled = [name for name in names if _in_trouble(observed.claim(name))]
+    troubled = [name for name in names if in_trouble(observed, name)]
     if behind:
         found.bookie = behind[0].bookie_id
     elif troubled:
@@ -114,7 +114,8 @@ def decide(
     if behind:
         _finish(cluster, observed, found, behind[0])
     else:
-        _empty(cluster, observed, found, len(names), now, busy, is_asked=not troubled)
+        standing = int(stored["spec"].get("replicas", bookies))
+        _empty(cluster, observed, found, standing, now, busy, troubled)
     return found
 
 
@@ -129,8 +130,7 @@ def _empty(
     bookies: int,
     now: datetime.datetime,
     busy: str,
-    *,
-    is_asked: bool,
+    troubled: list[str],
 ) -> None:
     """Up to the point of no return, and over it."""
     bookie, drain = found.bookie, found.drain
@@ -154,8 +154,8 @@ def _empty(
         bookies,
         now,
         why=why,
-        busy=busy if is_asked else "",
-        volumes=is_asked,
+        busy="" if troubled else busy,
+        spared=troubled,
     )
     found.refused, found.waits = step.refused, step.waits
     found.step = "Refused" if step.refused else "Waits"
@@ -215,7 +215,9 @@ def _is_behind(observed: Observed, drain: Drain) -> bool:
     return claim is None or claim["metadata"]["uid"] != volume_of(drain)
 
 
-def _in_trouble(claim: Object | None) -> bool:
+def in_trouble(observed: Observed, bookie: str) -> bool:
+    """Whether its volume is lost, or somebody deletes it."""
+    claim = observed.claim(bookie)
     if claim is None:
         return False
     return (

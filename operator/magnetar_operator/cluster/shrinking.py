@@ -77,7 +77,7 @@ def decide(
     if wanted > current:
         found.replicas = wanted
     elif wanted < current:
-        _shrink(cluster, observed, found, now, busy)
+        _shrink(cluster, observed, found, wanted, now, busy)
     return found
 
 
@@ -85,6 +85,7 @@ def _shrink(
     cluster: Cluster,
     observed: Observed,
     found: Shrinking,
+    wanted: int,
     now: datetime.datetime,
     busy: str,
 ) -> None:
@@ -102,6 +103,7 @@ def _shrink(
         now,
         why=f"bookies {current} → {current - 1}",
         busy=f"{', '.join(leaving)} still ends" if leaving else busy,
+        spared=[one.name for one in observed.of(BOOKIE) if one.ordinal >= wanted],
     )
     found.refused, found.waits = step.refused, step.waits
     if step.may_go:

@@ -1,0 +1,252 @@
+"""A bookie's volume is replaced: only after its proof, one at a time, beside nothing else."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.operator.cluster_world import World, cluster_of
+
+from magnetar_operator.cluster.actions import ClearRequest, DeleteVolume, EndDrain, ReplacePod
+from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
+from magnetar_operator.cluster.observed import Drain
+from magnetar_operator.cluster.plan import Plan
+from magnetar_operator.cluster.status import status
+
+LEDGERS = 6
+
+
+def made(**spec: Any) -> World:
+    """A cluster that is complete, with ledgers of two copies each."""
+    world = World(cluster_of(**spec))
+    world.settle()
+    names = sorted(world.living())
+    for ledger in range(LEDGERS):
+        world.ledgers[ledger] = {names[ledger % len(names)], names[(ledger + 1) % len(names)]}
+    return world
+
+
+def turn(world: World, times: int = 1) -> Plan:
+    """So many looks, each carried out; what the next one would do."""
+    for _ in range(times):
+        world.act(world.plan().actions)
+        world.turn()
+    return world.plan()
+
+
+def told(world: World, found: Plan) -> dict[str, Any]:
+    """As `kubectl get` would show it."""
+    owner = {"metadata": {"generation": 1}, "status": {}}
+    seen = world.observed()
+    said = status(
+        world.cluster, owner, seen, found, "1", world.now, is_paused=False, is_plan_only=False
+    )
+    conditions = {one["type"]: one for one in said["conditions"]}
+    return {**said, "conditions": conditions}
+
+
+def test_a_volume_that_is_asked_for_is_replaced_once() -> None:
+    world = made()
+    before = {one: world.disks(one) for one in world.living()}
+    world.request = "c-bookie-1"
+    steps, phases = [], set()
+    for _ in range(12):
+        found = turn(world)
+        said = told(world, found)
+        phases.add(said["phase"])
+        if (step := said.get("drain", {}).get("step")) and step not in steps:
+            steps.append(step)
+            assert said["drain"]["reason"] == "volume"
+    world.settle()
+    assert world.replaced == ["c-bookie-1"]
+    assert world.request == ""
+    assert world.drains == {}
+    changed = {one for one in world.living() if world.disks(one) != before[one]}
+    assert changed == {"c-bookie-1"}
+    assert steps == ["Removing", "Registering"], "the world copies within a turn"
+    assert "ReplacingVolume" in phases
+    assert all(len(held) == 2 for held in world.ledgers.values())
+
+
+def test_the_annotation_goes_before_the_drain_so_that_nothing_begins_again() -> None:
+    world = made()
+    world.request = "c-bookie-2"
+    order: list[type] = []
+    for _ in range(12):
+        found = world.plan()
+        order += [type(one) for one in found.actions if isinstance(one, (ClearRequest, EndDrain))]
+        world.act(found.actions)
+        world.turn()
+    assert order == [ClearRequest, EndDrain]
+    ended = [one for one in world.plan().actions if isinstance(one, EndDrain)]
+    assert ended == []
+
+
+def test_it_is_refused_where_a_bookie_lies_and_names_the_ledgers() -> None:
+    world = made()
+    world.liars = {"c-bookie-0"}
+    world.request = "c-bookie-2"
+    found = turn(world, 6)
+    assert world.replaced == []
+    assert "ledger 0" in found.replace.refused
+    said = told(world, found)
+    assert said["conditions"]["VolumeReplacementRefused"]["status"] == "True"
+    assert said["drain"]["step"] == "Refused"
+    world.liars = set()
+    world.settle()
+    assert world.replaced == ["c-bookie-2"]
+
+
+def test_it_waits_for_the_other_bookies_and_says_so() -> None:
+    world = made()
+    world.ledgers[99] = {"c-bookie-0"}
+    world.request = "c-bookie-1"
+    found = world.plan()
+    assert "ledgers 99" in found.replace.refused
+    assert not found.replace.actions
+    del world.ledgers[99]
+    pod = world.pods["c-bookie-0"]
+    world.pods["c-bookie-0"] = type(pod)(
+        pod.name, pod.uid, pod.component, pod.revision, False, None, False
+    )
+    found = world.plan()
+    assert "c-bookie-0 not ready" in found.replace.waits
+    world.settle()
+    assert world.replaced == ["c-bookie-1"]
+
+
+@pytest.mark.parametrize("request_", ["c-bookie-9", "bookie-1", "c-bookie-1,c-bookie-2"])
+def test_a_name_that_is_no_bookies_is_refused(request_: str) -> None:
+    world = made()
+    world.request = request_
+    found = world.plan()
+    assert not found.actions
+    assert REPLACE_VOLUME in found.replace.refused
+    assert "c-bookie-0 to c-bookie-2" in found.replace.refused
+    assert told(world, found)["conditions"]["ReplacingVolume"]["status"] == "False"
+
+
+def test_a_request_that_is_withdrawn_ends_the_drain() -> None:
+    world = made()
+    world.request = "c-bookie-1"
+    world.act(world.plan().actions)
+    assert set(world.drains) == {"c-bookie-1"}
+    world.request = ""
+    world.settle()
+    assert world.drains == {}
+    assert world.replaced == []
+
+
+@pytest.mark.parametrize("trouble", ["deleted", "lost"])
+def test_a_volume_that_is_lost_or_deleted_is_replaced_unasked(trouble: str) -> None:
+    world = made()
+    claim = world.claims["data-c-bookie-1"]
+    if trouble == "lost":
+        claim["status"] = {"phase": "Lost"}
+    else:
+        claim["metadata"]["deletionTimestamp"] = "by hand"
+    found = world.plan()
+    assert found.replace.bookie == "c-bookie-1"
+    assert not any(isinstance(one, ReplacePod) for one in found.actions), "not before its proof"
+    assert told(world, found)["conditions"]["VolumesReady"]["status"] == "False"
+    world.settle()
+    assert world.replaced == ["c-bookie-1"]
+    assert told(world, world.plan())["conditions"]["Degraded"]["status"] == "False"
+
+
+def test_what_somebody_else_empties_is_left_to_them() -> None:
+    world = made()
+    world.drains["c-bookie-1"] = Drain("c-bookie-1", "removable", reason="by hand")
+    world.request = "c-bookie-1"
+    found = world.plan()
+    assert not found.replace.actions
+    assert "by hand" in found.replace.refused
+    assert "DELETE /admin/v2/magnetar/bookies/c-bookie-1/drain" in found.replace.refused
+
+
+def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> None:
+    world = made(bookie={"replicas": 4})
+    world.request = "c-bookie-1"
+    world.act(world.plan().actions)
+    budget = world.objects["PodDisruptionBudget", "c-bookie"]
+    assert budget["spec"]["maxUnavailable"] == 0
+    drain = world.drains["c-bookie-1"]
+    world.drains["c-bookie-1"] = msgspec.structs.replace(drain, state="proving")
+    world.cluster = cluster_of(bookie={"replicas": 3}, image="image:2")
+    world.act(world.plan().actions)
+    world._stateful_set(world.objects["StatefulSet", "c-etcd"])
+    world._stateful_set(world.objects["StatefulSet", "c-bookie"])
+    for _ in range(3):
+        found = world.plan()
+        assert found.shrink.waits
+        assert found.shrink.replicas == 4
+        restarted = [one.name for one in found.actions if isinstance(one, ReplacePod)]
+        assert not any("bookie" in one for one in restarted)
+        world.act(found.actions)
+    world.drains["c-bookie-1"] = msgspec.structs.replace(drain, state="copying")
+    world.settle(200)
+    assert world.replaced == ["c-bookie-1"]
+    assert world.removed == ["c-bookie-3"]
+    budget = world.objects["PodDisruptionBudget", "c-bookie"]
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_a_removal_that_has_begun_comes_first() -> None:
+    world = made(bookie={"replicas": 4})
+    world.cluster = cluster_of(bookie={"replicas": 3})
+    world.act(world.plan().actions)
+    assert set(world.drains) == {"c-bookie-3"}
+    world.request = "c-bookie-0"
+    for _ in range(30):
+        found = world.plan()
+        assert not any(isinstance(one, DeleteVolume) for one in found.actions) or world.removed
+        world.act(found.actions)
+        world.turn()
+    assert (world.removed, world.replaced) == (["c-bookie-3"], ["c-bookie-0"])
+
+
+SPECS = st.fixed_dictionaries(
+    {},
+    optional={
+        "image": st.sampled_from(["image:1", "image:2"]),
+        "bookie": st.fixed_dictionaries({"replicas": st.integers(3, 5)}),
+    },
+)
+FAULTS = st.sampled_from(["none", "ask", "withdraw", "claim-deleted", "kill", "interrupt"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(SPECS, FAULTS, st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=7)
+)
+def test_whatever_happens_meanwhile_it_converges_and_no_volume_goes_unproven(
+    history: list[tuple[dict[str, Any], str, int, int]],
+) -> None:
+    world = made()
+    for spec, fault, number, turns in history:
+        world.cluster = cluster_of(**spec)
+        bookie = f"c-bookie-{number}"
+        claim = world.claims.get(f"data-{bookie}")
+        if fault == "ask":
+            world.request = bookie
+        elif fault == "withdraw":
+            world.request = ""
+        elif fault == "claim-deleted" and claim and bookie in world.pods and not world._dying():
+            claim["metadata"]["deletionTimestamp"] = "by hand"
+        elif fault == "kill" and bookie in world.living() and not world._dying():
+            del world.pods[bookie]
+        for _ in range(turns):
+            found = world.plan()
+            # An operator that dies does only some of it.
+            world.act(found.actions[: 1 if fault == "interrupt" else None])
+            world.turn()
+    world.cluster = cluster_of(**{**history[-1][0], "bookie": {"replicas": 3}})
+    if world.request not in {"c-bookie-0", "c-bookie-1", "c-bookie-2"}:
+        world.request = ""  # it would be refused for good
+    world.settle(turns=120)
+    assert world.request == ""
+    assert world.drains == {}
+    assert world._dying() == []
+    assert world.plan().actions == []
+    assert all(len(held) >= 2 for held in world.ledgers.values())
