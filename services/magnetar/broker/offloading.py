@@ -1,21 +1,47 @@
-"""The broker's part in offloading: its defaults, and what holds for each topic.
+"""The broker's part in offloading: its defaults, what holds for each topic, requests and stats.
 
 Jobs move ledgers, not brokers. A broker publishes its settings for them, says which copy of a
-moved ledger is read, and knows for its stats what of its topics was moved.
+moved ledger is read, takes requests (`pulsar-admin topics offload`) that the next job sees to, and
+knows for its stats what of its topics was moved: as of when somebody asked last, or, where a topic
+is offloaded by its policies, of the last REFRESH_INTERVAL_S. Topics that are not offloaded cost
+nothing, however many there are.
 """
 
+import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from magnetar.broker.offload_state import (
+    NO_DRIVER,
+    NOTHING_MOVED,
+    Moved,
+    OffloadStatus,
+    first_unmoved,
+    moved,
+    status_of,
+)
 from magnetar.broker.policies.applied import BrokerPolicies
 from magnetar.broker.settings import BrokerSettings
-from magnetar.core.errors import MetadataError
-from magnetar.core.log import get_logger
+from magnetar.core.clock import Clock
+from magnetar.core.errors import Conflict, MetadataError
+from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName
-from magnetar.metadata.store import BadRevision, MetadataStore
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
+from magnetar.offload.cold import ColdLedgers
 from magnetar.offload.policy import OffloadDefaults, OffloadPlan, effective
-from magnetar.offload.records import DEFAULTS_KEY
+from magnetar.offload.records import (
+    DEFAULTS_KEY,
+    OffloadRequest,
+    RequestState,
+    decode_request,
+    encode,
+    job_key,
+    request_key,
+)
 from magnetar.policies.lifecycle import (
     OFFLOAD,
     OFFLOAD_DELETION_LAG,
@@ -24,8 +50,8 @@ from magnetar.policies.lifecycle import (
 )
 
 ATTEMPTS_MAX: Final = 8
-
-log = get_logger("magnetar.offload")
+REFRESH_INTERVAL_S: Final = 60.0
+REFRESHED_AT_ONCE_MAX: Final = 16
 
 
 def offload_defaults(settings: BrokerSettings) -> OffloadDefaults:
@@ -64,11 +90,24 @@ async def publish_defaults(store: MetadataStore, defaults: OffloadDefaults) -> N
 
 
 class Offloading:
-    """What holds for topics, by the policies that are in memory."""
+    """See the module's text."""
 
-    def __init__(self, settings: BrokerSettings, policies: BrokerPolicies) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        policies: BrokerPolicies,
+        store: MetadataStore,
+        cold: ColdLedgers,
+        clock: Clock,
+    ) -> None:
         self.defaults = offload_defaults(settings)
+        self.cold = cold
         self._policies = policies
+        self._store = store
+        self._clock = clock
+        self._moved: dict[str, Moved] = {}
+
+    # -- what holds
 
     def plan(self, topic: TopicName) -> OffloadPlan:
         """What holds for a topic."""
@@ -83,6 +122,85 @@ class Offloading:
         """Whether a managed ledger's moved ledgers are read from their files."""
         plan = self.plan(topic_of(ledger))
         return plan.store is not None and plan.reads_cold_first
+
+    # -- what was moved
+
+    def moved(self, ledger: ManagedLedger) -> Moved:
+        """As it is known; asks nobody."""
+        return self._moved.get(ledger.name, NOTHING_MOVED)
+
+    async def refresh(self, ledger: ManagedLedger, *, always: bool = False) -> Moved:
+        """As metadata has it now. Asked only of topics that have closed ledgers and, unless
+        `always`, are offloaded by policy or were before. Raises MetadataError."""
+        known = self.moved(ledger)
+        if not any(info.closed_ms for info in ledger.ledgers):
+            self._moved.pop(ledger.name, None)
+            return NOTHING_MOVED
+        if not always and known is NOTHING_MOVED and self.plan(topic_of(ledger.name)).store is None:
+            return known
+        records = await self.cold.records(ledger.name)
+        request = await self._request(ledger.name)
+        found = moved(records, request[0])
+        if found == NOTHING_MOVED:
+            self._moved.pop(ledger.name, None)
+            return NOTHING_MOVED
+        self._moved[ledger.name] = found
+        return found
+
+    async def refresh_all(self, ledgers: Mapping[str, ManagedLedger]) -> None:
+        """Those that are open here; what is known of others is let go."""
+        for name in [name for name in self._moved if name not in ledgers]:
+            del self._moved[name]
+        names = list(ledgers)
+        for start in range(0, len(names), REFRESHED_AT_ONCE_MAX):
+            some = names[start : start + REFRESHED_AT_ONCE_MAX]
+            await asyncio.gather(*(self.refresh(ledgers[name]) for name in some))
+            await asyncio.sleep(0)
+
+    # -- what is asked for
+
+    async def request(self, ledger: ManagedLedger, up_to: Position) -> None:
+        """Has the next job move all ledgers before that of `up_to`. Raises Conflict."""
+        name = ledger.name
+        for _ in range(ATTEMPTS_MAX):
+            before, revision = await self._request(name)
+            if before is not None and (await self._status(ledger, before)).status == "RUNNING":
+                raise Conflict("Offload already in progress")
+            first, waiting = first_unmoved(ledger.ledgers, await self.cold.records(name), up_to)
+            now_ms = self._clock.now_ms()
+            asked = OffloadRequest(up_to=first, requested_ms=now_ms, first_unoffloaded=first)
+            if not waiting:
+                asked = replace(asked, state=RequestState.SUCCESS, finished_ms=now_ms)
+            elif self.plan(topic_of(name)).store is None:
+                asked = replace(
+                    asked, state=RequestState.ERROR, finished_ms=now_ms, error=NO_DRIVER
+                )
+            try:
+                await self._store.put(request_key(name), encode(asked), expected=revision)
+            except BadRevision:
+                continue  # a job finished the one before
+            return
+        raise Conflict("Offload already in progress")
+
+    async def status(self, ledger: ManagedLedger) -> OffloadStatus:
+        """What the last request came to."""
+        request, _ = await self._request(ledger.name)
+        return OffloadStatus() if request is None else await self._status(ledger, request)
+
+    async def _status(self, ledger: ManagedLedger, request: OffloadRequest) -> OffloadStatus:
+        if request.finished:
+            return status_of(request, pending=False, job_alive=False)
+        live = await self.cold.records(ledger.name)
+        _, pending = first_unmoved(ledger.ledgers, live, request.up_to)
+        alive = not request.job or await self._store.get(job_key(request.job)) is not None
+        return status_of(request, pending, alive)
+
+    async def _request(self, name: str) -> tuple[OffloadRequest | None, int]:
+        key = request_key(name)
+        stored = await self._store.get(key)
+        if stored is None:
+            return None, ABSENT
+        return decode_request(key, stored.value), stored.revision
 
 
 def topic_of(ledger: str) -> TopicName:

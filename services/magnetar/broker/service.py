@@ -16,7 +16,12 @@ from urllib.parse import urlsplit
 from magnetar import __version__
 from magnetar.broker.entry_stamp import EntryStamp
 from magnetar.broker.lifecycle.upkeep import Upkeep
-from magnetar.broker.offloading import Offloading, publish_defaults, topic_of
+from magnetar.broker.offloading import (
+    REFRESH_INTERVAL_S,
+    Offloading,
+    publish_defaults,
+    topic_of,
+)
 from magnetar.broker.ownership.always import Ownership
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord, Urls
@@ -115,7 +120,7 @@ class BrokerService:
         self.policies.on_change = news.changed
         self.upkeep = Upkeep(self.topics, clock)
         ledgers.confirm_with(self._confirm_retention)
-        self.offloading = Offloading(settings, self.policies)
+        self.offloading = Offloading(settings, self.policies, store, ledgers.cold, clock)
         ledgers.cold_first_with(self.offloading.cold_first)
         self.cluster_ownership: ClusterOwnership | None = None
         self._server: asyncio.Server | None = None
@@ -218,6 +223,11 @@ class BrokerService:
             self.settings.delete_inactive_topics_interval_s,
             self.upkeep.delete_unused,
             "delete-unused-topics",
+        )
+        self._every(
+            REFRESH_INTERVAL_S,
+            lambda: self.offloading.refresh_all(self.ledgers.opened),
+            "offloaded-sizes",
         )
 
     async def follow_policies(self) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from magnetar.admin.metrics.balance_series import balance_families
 from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_families
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
+from magnetar.admin.metrics.cold_series import ColdSeries
 from magnetar.admin.metrics.quota_series import QuotaSeries
 from magnetar.admin.metrics.subscription_series import NO_SUBSCRIPTIONS, SubscriptionSeries
 from magnetar.admin.metrics.topic_series import (
@@ -23,6 +24,7 @@ from magnetar.admin.metrics.topic_series import (
 from magnetar.admin.metrics.windows import WINDOW_S, MinuteWindows
 from magnetar.broker.balance.service import Balance
 from magnetar.broker.service import BrokerService
+from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
 from magnetar.observe.metrics import escape, family, process_metrics
 
@@ -45,6 +47,7 @@ class MetricsPage:
         self.bookies = tuple(bookies)
         self._windows = MinuteWindows()
         self._cache = CacheRates()
+        self._cold = ColdSeries()
 
     async def keep_windows(self) -> None:
         """Turns the windows once a minute, for ever."""
@@ -56,6 +59,7 @@ class MetricsPage:
         """A minute is over."""
         self._windows.turn(self._service.topics)
         self._cache.turn(self._service)
+        self._cold.turn(self._service)
 
     async def text(self) -> AsyncIterator[str]:
         """The page, in pieces."""
@@ -70,7 +74,7 @@ class MetricsPage:
         namespaces: list[str] = []
         for count, topic in enumerate(service.topics):
             labels_of_topic = topic_labels(cluster, topic)
-            _collect(topic, labels_of_topic, topics, subscriptions)
+            _collect(service, topic, labels_of_topic, topics, subscriptions)
             quotas.add(labels_of_topic, topic)
             namespaces.append(f"{topic.name.tenant}/{topic.name.namespace_local}")
             if count % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
@@ -81,6 +85,8 @@ class MetricsPage:
         labels = [namespace_labels(cluster, namespace) for namespace in counts]
         yield family("pulsar_topics_count", labels, list(counts.values()))
         for piece in broker_families(service, topics.rows, len(namespaces), self._cache):
+            yield piece
+        for piece in self._cold.families(service):
             yield piece
         for piece in balance_families(service, self._balance):
             yield piece
@@ -109,10 +115,17 @@ class MetricsPage:
 
 
 def _collect(
-    topic: Topic, labels: str, topics: TopicSeries, subscriptions: SubscriptionSeries
+    service: BrokerService,
+    topic: Topic,
+    labels: str,
+    topics: TopicSeries,
+    subscriptions: SubscriptionSeries,
 ) -> None:
     sums = NO_SUBSCRIPTIONS
     for name, subscription in topic.subscriptions.items():
         one = subscriptions.add(labels, name, subscription)
         sums = one if sums is NO_SUBSCRIPTIONS else sums.plus(one)
-    topics.add(labels, topic, sums)
+    offloaded_bytes = 0
+    if isinstance(topic, PersistentTopic):
+        offloaded_bytes = service.offloading.moved(topic.managed_ledger).size_bytes
+    topics.add(labels, topic, sums, offloaded_bytes)

@@ -82,8 +82,8 @@ class TopicSeries:
         self._bucket_labels: list[str] = []
         self._buckets: list[Counts] = []
 
-    def add(self, labels: str, topic: Topic, sums: Sums) -> None:
-        """One topic, with what its subscriptions sum up to."""
+    def add(self, labels: str, topic: Topic, sums: Sums, offloaded_bytes: int = 0) -> None:
+        """One topic, with what its subscriptions sum up to, and what of it was moved."""
         counters = topic.counters
         window = self._windows.of(topic)
         stored = topic.managed_ledger.bytes_total if isinstance(topic, PersistentTopic) else 0
@@ -101,7 +101,7 @@ class TopicSeries:
             stored,
             stored,
             sums.backlog_bytes,
-            0,
+            offloaded_bytes,
             window[-3] / WINDOW_S if stored else 0.0,
             sums.rate_out,
             counters.publish_limited_times,

@@ -28,6 +28,7 @@ from magnetar.admin.stats.internal import internal_info, internal_stats
 from magnetar.admin.stats.partitioned import partitioned_stats
 from magnetar.admin.stats.topic import TopicStats, add_earliest_times, topic_stats
 from magnetar.broker.service import BrokerService
+from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic, ledger_name
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.names import TopicName
@@ -55,7 +56,7 @@ _LEFT_OUT: Final = (
 async def stats(request: Request) -> Response:
     service = service_of(request)
     topic = await loaded_topic(service, topic_of(request))
-    found = _stats(request, topic)
+    found = await _stats(request, topic)
     if bodies.flag(request, "getEarliestTimeInBacklog"):
         await add_earliest_times(found, topic)
     return answer(found)
@@ -63,7 +64,8 @@ async def stats(request: Request) -> Response:
 
 @router.get(_TOPIC + "/internalStats", summary="A topic's ledgers and cursors")
 async def get_internal_stats(request: Request) -> Response:
-    return answer(internal_stats(await loaded_topic(service_of(request), topic_of(request))))
+    service = service_of(request)
+    return answer(await _internal(service, await loaded_topic(service, topic_of(request))))
 
 
 @router.get(_TOPIC + "/internal-info", summary="A topic's records in the metadata store")
@@ -74,9 +76,11 @@ async def get_internal_info(request: Request) -> Response:
     if not name.persistent:
         raise NotAllowed("A non-persistent topic is not recorded")
     try:
-        return answer(internal_info(await service.ledgers.info(ledger_name(name))))
+        info = await service.ledgers.info(ledger_name(name))
     except NotFound:
         raise topic_not_found(name) from None
+    live = await service.offloading.cold.records(info.name) if info.record.ledgers else {}
+    return answer(internal_info(info, live))
 
 
 async def _of_parts(
@@ -129,7 +133,7 @@ async def get_partitioned_stats(request: Request) -> Response:
     partitions = await _partitions(service, name)
     found: dict[str, TopicStats] = {}
     async for topic in existing_partitions(service, name, partitions):
-        found[topic.full_name] = _stats(request, topic)
+        found[topic.full_name] = await _stats(request, topic)
     metadata = await partitioned_metadata(service, name, partitions)
     per_partition = bodies.flag(request, "perPartition", default=True)
     return answer(partitioned_stats(found, metadata, per_partition=per_partition))
@@ -145,14 +149,28 @@ async def get_partitioned_internal_stats(request: Request) -> Response:
         raise NotFound(f"Partitioned Topic {name} not found")
     found: dict[str, object] = {}
     async for topic in existing_partitions(service, name, partitions):
-        found[topic.full_name] = internal_stats(topic)
+        found[topic.full_name] = await _internal(service, topic)
     metadata = await partitioned_metadata(service, name, partitions)
     return answer({"metadata": metadata, "partitions": found})
 
 
-def _stats(request: Request, topic: Topic) -> TopicStats:
+async def _internal(service: BrokerService, topic: Topic) -> dict[str, object]:
+    if not isinstance(topic, PersistentTopic):
+        return internal_stats(topic)
+    moved = await service.offloading.refresh(topic.managed_ledger, always=True)
+    return internal_stats(topic, moved.sizes)
+
+
+async def _stats(request: Request, topic: Topic) -> TopicStats:
     """A topic's stats, without what the client does not want to see."""
-    found = topic_stats(topic, service_of(request).broker_id)
+    service = service_of(request)
+    found = topic_stats(topic, service.broker_id)
+    if isinstance(topic, PersistentTopic):
+        moved = await service.offloading.refresh(topic.managed_ledger)
+        found.offloaded_storage_size = moved.size_bytes
+        found.last_offload_ledger_id = moved.last_ledger_id
+        found.last_offload_success_time_stamp = moved.last_success_ms
+        found.last_offload_failure_time_stamp = moved.last_failure_ms
     if bodies.flag(request, "excludePublishers"):
         found.publishers = []
     if bodies.flag(request, "excludeConsumers"):

@@ -1,5 +1,7 @@
 """`GET …/internalStats` and `…/internal-info`: ledgers and cursors, as loaded and as recorded."""
 
+from collections.abc import Container
+
 import msgspec
 
 from magnetar.admin.times import iso
@@ -20,8 +22,8 @@ NO_COMPACTED_LEDGER = {
 }
 
 
-def internal_stats(topic: Topic) -> dict[str, object]:
-    """The loaded topic's ledgers and cursors."""
+def internal_stats(topic: Topic, moved: Container[int] = ()) -> dict[str, object]:
+    """The loaded topic's ledgers and cursors; of `moved` ledgers there are files."""
     if not isinstance(topic, PersistentTopic):
         return {
             "entriesAddedCounter": 0,
@@ -35,6 +37,8 @@ def internal_stats(topic: Topic) -> dict[str, object]:
         }
     found = topic.managed_ledger.stats()
     found.last_ledger_created_timestamp = _utc(found.last_ledger_created_timestamp)
+    for each in found.ledgers:
+        each.offloaded = each.ledger_id in moved
     document: dict[str, object] = msgspec.to_builtins(found)
     document["cursors"] = {
         name: _cursor(topic, cursor, topic.subscriptions.get(name))
@@ -76,7 +80,7 @@ def _utc(time: str) -> str:
     return time.removesuffix("+00:00") + "Z" if time.endswith("+00:00") else time
 
 
-def internal_info(info: ManagedLedgerInfo) -> dict[str, object]:
+def internal_info(info: ManagedLedgerInfo, moved: Container[int] = ()) -> dict[str, object]:
     """The records of a topic in the metadata store."""
     record = info.record
     cursors: dict[str, object] = {}
@@ -95,7 +99,7 @@ def internal_info(info: ManagedLedgerInfo) -> dict[str, object]:
         document: dict[str, object] = {
             "ledgerId": ledger.ledger_id,
             "timestamp": ledger.closed_ms or ledger.created_ms,
-            "isOffloaded": False,
+            "isOffloaded": ledger.ledger_id in moved,
         }
         if ledger.closed_ms:
             document |= {"entries": ledger.entries, "size": ledger.size_bytes}

@@ -1,7 +1,7 @@
 """What Pulsar has beside the policies of the registry: properties, and answers that never change.
 
 Entry filters, shadow topics, resource groups and the like are features that Magnetar does not have:
-they answer as they do where nothing was set. Compaction and offloading have done nothing yet.
+they answer as they do where nothing was set. Compaction has done nothing yet.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,11 @@ from magnetar.admin.context import (
     topic_of,
 )
 from magnetar.admin.described import described
-from magnetar.admin.documents import message_id
 from magnetar.admin.paths import register_choice
 from magnetar.admin.routers.policies.forms import InvalidPolicy
 from magnetar.admin.routers.policies.topics import TOPIC_PATH
 from magnetar.admin.routes import Routes
 from magnetar.broker.resources import Document
-from magnetar.core.ids import EARLIEST
 
 router = Routes(prefix="/admin/v2")
 
@@ -53,11 +51,6 @@ OF_TOPICS: Final[dict[str, object]] = {
     "compaction": {"status": "NOT_RUN", "lastError": ""},
     "dispatcherPauseOnAckStatePersistent": False,
     "entryFilters": None,
-    "offload": {
-        "status": "NOT_RUN",
-        "lastError": "",
-        "firstUnoffloadedMessage": message_id(EARLIEST),
-    },
     "shadowTopics": None,
 }
 register_choice("fixed_of_namespaces", OF_NAMESPACES)
