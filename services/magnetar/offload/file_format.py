@@ -3,9 +3,9 @@
 The writer takes entries in order and keeps one row group of them in memory (ROW_GROUP_BYTES of
 data, or the entry that goes over it). It counts and checksums what it writes.
 
-The reader fetches the footer when it opens the file, and then one row group per request. Nothing it
-returns is unchecked: positions against the index, every entry's bytes against its CRC-32C. Arrow's
-work is done in an executor's thread, never on the event loop.
+The reader fetches the footer when it opens the file, and then one row group per request. The bytes
+of both are checked against their checksums before Arrow sees them. Arrow's work is done in an
+executor's thread, never on the event loop.
 """
 
 import asyncio
@@ -13,32 +13,32 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import google_crc32c
 import msgspec
 
 from magnetar.bookie.api import StoredEntry
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.offload.errors import ColdFileCorrupt
+from magnetar.offload.errors import ColdFileCorrupt, ColdStoreUnavailable
+from magnetar.offload.file_decode import PARQUET_MAGIC, BadEntry, decode, read_footer
+from magnetar.offload.file_decode import ColdEntry as ColdEntry
 from magnetar.offload.file_layout import (
     CRC,
     DATA,
-    ENTRY_COLUMNS,
-    ENTRY_ID,
     FORMAT_VERSION,
     KEY_MANAGED_LEDGER,
     KEY_PROPERTIES,
     KEY_VERSION,
-    LEDGER_ID,
     ROW_GROUP_BYTES,
     ROW_GROUP_ROWS_MAX,
     FileIndex,
     GroupIndex,
+    check_footer,
     decode_index,
     encode_index,
-    ids_checksum,
     schema,
+    sealed_footer,
 )
 from magnetar.offload.file_rows import GroupRows
 from magnetar.offload.stores import store_error
@@ -52,15 +52,6 @@ FETCH_TIMEOUT_S: Final = 90.0
 TAIL_BYTES: Final = 64 << 10
 """Fetched first: most footers are smaller, and then are had with one request."""
 FOOTER_END_BYTES: Final = 8
-PARQUET_MAGIC: Final = b"PAR1"
-
-
-class ColdEntry(NamedTuple):
-    """An entry, as it was on the bookies."""
-
-    ledger_id: int
-    entry_id: int
-    data: bytes
 
 
 class Sink(Protocol):
@@ -84,13 +75,19 @@ class WrittenFile:
 
 
 class _Counted(io.RawIOBase):
-    """Passes bytes on, with their number and checksum. Closing it leaves the sink open."""
+    """Passes bytes on, with their number and checksum. Closing it leaves the sink open.
+
+    `group_checksum` is that of the bytes since it was set to 0. The footer is held back, `footer`
+    says so, until it is whole.
+    """
 
     def __init__(self, sink: Sink) -> None:
         super().__init__()
         self._sink = sink
         self.size = 0
         self.checksum = 0
+        self.group_checksum = 0
+        self.footer: list[bytes] | None = None
 
     def writable(self) -> bool:
         return True
@@ -100,10 +97,24 @@ class _Counted(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         chunk = bytes(data)
-        self._sink.write(chunk)
+        if self.footer is not None:
+            self.footer.append(chunk)
+        else:
+            self._sink.write(chunk)
+            self.checksum = google_crc32c.extend(self.checksum, chunk)
+            self.group_checksum = google_crc32c.extend(self.group_checksum, chunk)
         self.size += len(chunk)
-        self.checksum = google_crc32c.extend(self.checksum, chunk)
         return len(chunk)
+
+    def seal(self) -> None:
+        """Writes the footer out, with its own checksum in it."""
+        footer, self.footer = sealed_footer(b"".join(self.footer or ())), None
+        self._sink.write(footer)
+        self.checksum = google_crc32c.extend(self.checksum, footer)
+
+    def drop(self) -> None:
+        """From here on bytes go nowhere."""
+        self.footer = []
 
 
 class EntryFileWriter:
@@ -173,8 +184,10 @@ class EntryFileWriter:
         if len(self._rows):
             self._flush()
         index = FileIndex(tuple(self._groups), self._entries, self._length_bytes)
+        self._counted.footer = []
         self._writer.add_key_value_metadata(self._head | encode_index(index))
         self._writer.close()
+        self._counted.seal()
         self._sink.close()
         return WrittenFile(
             self._counted.size,
@@ -188,24 +201,15 @@ class EntryFileWriter:
     def abandon(self) -> None:
         """Gives up: memory is let go, the sink is not closed (what it has is no file)."""
         self._rows = GroupRows()
-        self._sink = _Nowhere()
-        self._counted._sink = self._sink
+        self._counted.drop()
         self._writer.close()
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, GroupRows()
+        counted = self._counted
+        start, counted.group_checksum = counted.size, 0
         self._writer.write_table(rows.table(), row_group_size=len(rows))
-        self._groups.append(rows.index())
-
-
-class _Nowhere:
-    """Takes what Parquet still writes when a file is abandoned."""
-
-    def write(self, data: Any, /) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+        self._groups.append(rows.index(start, counted.size, counted.group_checksum))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,19 +258,24 @@ class EntryFile:
 
         Raises ColdFileMissing, ColdFileCorrupt, ColdStoreUnavailable.
         """
-        import obstore
-
+        expected = file_bytes
         if file_bytes is None:
-            async with _Asking(path):
-                file_bytes = int((await obstore.head_async(store, path))["size"])
+            file_bytes = await size_of(store, path)
         if file_bytes < FOOTER_END_BYTES + len(PARQUET_MAGIC):
             raise ColdFileCorrupt(f"{path} has {file_bytes} bytes: it is cut short")
-        tail = await fetch(store, path, max(0, file_bytes - TAIL_BYTES), file_bytes)
+        try:
+            tail = await fetch(store, path, max(0, file_bytes - TAIL_BYTES), file_bytes)
+        except ColdStoreUnavailable:
+            # Stores answer a range behind the end in ways of their own.
+            if expected is None or (size := await size_of(store, path)) == expected:
+                raise
+            raise ColdFileCorrupt(f"{path} has {size} bytes, not {expected}") from None
         footer_bytes = int.from_bytes(tail[-8:-4], "little") + FOOTER_END_BYTES
         if tail[-4:] != PARQUET_MAGIC or footer_bytes > file_bytes:
             raise ColdFileCorrupt(f"{path} does not end in a Parquet footer")
         if footer_bytes > len(tail):
             tail = await fetch(store, path, file_bytes - footer_bytes, file_bytes)
+        tail = tail[-footer_bytes:]
         loop = asyncio.get_running_loop()
         opened = await loop.run_in_executor(executor, _opened, cls, store, path, tail, file_bytes)
         opened._executor = executor
@@ -303,73 +312,39 @@ class EntryFile:
         return low
 
     async def read_group(self, number: int) -> list[ColdEntry]:
-        """All entries of one group, checked. Raises as `open` does."""
+        """All entries of one group. Raises as `open` does."""
         group = self.groups[number]
         data = await fetch(self._store, self.path, group.start, group.end)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self.decode_group, number, data)
 
-    def decode_group(
-        self, number: int, data: bytes, *, all_columns: bool = False
-    ) -> list[ColdEntry]:
-        """The entries of a group from the bytes of its range; blocks. Raises ColdFileCorrupt."""
-        what = f"{self.path}, row group {number}"
+    def decode_group(self, number: int, data: bytes, *, verify: bool = False) -> list[ColdEntry]:
+        """The entries of a group from the bytes of its range; blocks. Raises ColdFileCorrupt.
+
+        With `verify` all columns are decoded, and each entry is checked by itself.
+        """
+        what, group = f"{self.path}, row group {number}", self.groups[number]
+        if crc32c(data) != self._index.groups[number].checksum:
+            raise ColdFileCorrupt(f"{what}: its bytes do not match their checksum")
         try:
-            entries, checksum = _decode(
-                self._footer, number, self.groups[number], data, self.file_bytes, all_columns
+            entries = decode(
+                self._footer, self._index.groups[number], number, data, self.file_bytes, verify
             )
-        except _BadEntry as error:
+        except BadEntry as error:
             raise ColdFileCorrupt(f"{what}: {error}") from None
-        except Exception as error:  # whatever Arrow makes of bytes that are broken
+        except Exception as error:
             raise ColdFileCorrupt(f"{what} cannot be read: {error}") from error
-        expected = self._index.groups[number]
-        if checksum != expected.checksum or len(entries) != expected.rows:
-            raise ColdFileCorrupt(f"{what}: its ids do not match their checksum")
+        if len(entries) != group.rows:
+            raise ColdFileCorrupt(f"{what} has {len(entries)} entries, not {group.rows}")
         return entries
 
 
-class _BadEntry(Exception):
-    """An entry's bytes do not match its checksum."""
-
-
-class _Sparse(io.RawIOBase):
-    """Some bytes of a file at their place in it; Parquet asks for no others."""
-
-    def __init__(self, data: bytes, start: int, size: int) -> None:
-        super().__init__()
-        self._data, self._start, self._size = data, start, size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        at = self._at - self._start
-        end = len(self._data) if size is None or size < 0 else at + size
-        if at < 0 or end > len(self._data):
-            raise OSError(f"bytes {self._at} to {self._start + end} are not of this row group")
-        self._at = self._start + end
-        return self._data[at:end]
-
-
 def _opened(
-    cls: type[EntryFile], store: "ObjectStore", path: str, tail: bytes, file_bytes: int
+    cls: type[EntryFile], store: "ObjectStore", path: str, footer_bytes: bytes, file_bytes: int
 ) -> EntryFile:
-    import pyarrow.parquet as pq
-
     try:
-        footer = pq.read_metadata(_Sparse(tail, file_bytes - len(tail), file_bytes))
+        check_footer(footer_bytes)
+        footer = read_footer(footer_bytes)
     except Exception as error:
         raise ColdFileCorrupt(f"{path}: its footer cannot be read: {error}") from error
     return cls(store, path, file_bytes, footer)
@@ -378,81 +353,20 @@ def _opened(
 def _groups(footer: Any, index: FileIndex) -> list[Group]:
     if footer.num_row_groups != len(index.groups):
         raise ValueError(f"{footer.num_row_groups} row groups, {len(index.groups)} in its index")
-    groups = []
-    for number, each in enumerate(index.groups):
-        found = footer.row_group(number)
-        chunks = [found.column(column) for column in range(found.num_columns)]
-        start = min(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks)
-        end = start + sum(chunk.total_compressed_size for chunk in chunks)
-        groups.append(
-            Group(
-                number,
-                each.first,
-                each.last,
-                each.rows,
-                each.data_bytes,
-                each.publish_ms_min,
-                each.publish_ms_max,
-                start,
-                end,
-            )
+    return [
+        Group(
+            number,
+            each.first,
+            each.last,
+            each.rows,
+            each.data_bytes,
+            each.publish_ms_min,
+            each.publish_ms_max,
+            each.start,
+            each.end,
         )
-    return groups
-
-
-def _decode(
-    footer: Any, number: int, group: Group, data: bytes, file_bytes: int, all_columns: bool
-) -> tuple[list[ColdEntry], int]:
-    """The entries, and the checksum of their ids."""
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(
-        _Sparse(data, group.start, file_bytes),
-        metadata=footer,
-        memory_map=False,
-        pre_buffer=False,
-        page_checksum_verification=True,
-    )
-    table = file.read_row_group(
-        number, columns=None if all_columns else list(ENTRY_COLUMNS), use_threads=False
-    )
-    ledger_ids, entry_ids, crcs = (_numbers(table.column(n)) for n in (LEDGER_ID, ENTRY_ID, CRC))
-    entries: list[ColdEntry] = []
-    append, check = entries.append, crc32c
-    rows = zip(
-        memoryview(ledger_ids).cast("q"),
-        memoryview(entry_ids).cast("q"),
-        memoryview(crcs).cast("q"),
-        _slices(table.column(DATA)),
-        strict=True,
-    )
-    for ledger_id, entry_id, crc, entry in rows:
-        if check(entry) != crc:
-            raise _BadEntry(f"entry {ledger_id}:{entry_id} does not match its checksum")
-        append(ColdEntry(ledger_id, entry_id, entry))
-    return entries, ids_checksum(ledger_ids, entry_ids, crcs)
-
-
-def _numbers(column: Any) -> bytes:
-    """A column of int64 without nulls, as it lies in memory."""
-    parts = []
-    for chunk in column.chunks:
-        values = chunk.buffers()[1]
-        parts.append(values.slice(chunk.offset * 8, len(chunk) * 8).to_pybytes())
-    return b"".join(parts)
-
-
-def _slices(column: Any) -> Iterable[bytes]:
-    """The values of a binary column: slices of Arrow's buffer, without an object of Arrow each."""
-    for chunk in column.chunks:
-        _, offsets_buffer, data_buffer = chunk.buffers()
-        first, count = chunk.offset, len(chunk)
-        offsets = memoryview(offsets_buffer).cast("b").cast("i")[first : first + count + 1]
-        data = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
-        start = offsets[0]
-        for end in offsets[1:]:
-            yield bytes(data[start:end])
-            start = end
+        for number, each in enumerate(index.groups)
+    ]
 
 
 class _Asking:
@@ -473,6 +387,14 @@ class _Asking:
             raise store_error(slow, self._path) from late
         if isinstance(error, Exception):
             raise store_error(error, self._path) from error
+
+
+async def size_of(store: "ObjectStore", path: str) -> int:
+    """The file's size. Raises ColdFileMissing, ColdStoreUnavailable."""
+    import obstore
+
+    async with _Asking(path):
+        return int((await obstore.head_async(store, path))["size"])
 
 
 async def fetch(store: "ObjectStore", path: str, start: int, end: int) -> bytes:

@@ -1,18 +1,17 @@
 """Format version 1 of an entry file: its columns, index and bounds (docs/offload-format.md).
 
-The file is Parquet, one row per entry. Beside Parquet's own footer there is an index in the
-footer's key-value metadata: of each row group its first and last position, its rows, its bytes
-and a checksum over the columns of ids and of checksums; and a checksum of the index itself. So all
-that a reader of entries relies on is covered: index → ids and checksums → the entries' bytes.
+The file is Parquet, one row per entry. In the footer's key-value metadata there is an index beside
+Parquet's own: of each row group its first and last position, its rows, where its bytes are and
+their checksum. The footer has a checksum of itself, in one more pair: computed with zeros in its
+place, then put there. So no byte reaches Arrow that is not what was written; its parsers are made for
+sound files, and a changed byte may end the process.
 
 pyarrow is imported when the first file is written or read, not before.
 """
 
-from array import array
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-import google_crc32c
 import msgspec
 
 from magnetar.core.ids import Position
@@ -30,25 +29,27 @@ KEY_VERSION: Final = b"magnetar.format-version"
 KEY_MANAGED_LEDGER: Final = b"magnetar.managed-ledger"
 KEY_PROPERTIES: Final = b"magnetar.properties"
 KEY_INDEX: Final = b"magnetar.index"
-KEY_INDEX_CRC: Final = b"magnetar.index-crc32c"
+KEY_FOOTER_CRC: Final = b"magnetar.footer-crc32c"
+NO_CRC: Final = b"00000000"
+"""In place of the footer's checksum while it is computed; it has as many hex digits."""
 
 LEDGER_ID: Final = "ledger_id"
 ENTRY_ID: Final = "entry_id"
 CRC: Final = "crc32c"
 DATA: Final = "data"
-ENTRY_COLUMNS: Final = (LEDGER_ID, ENTRY_ID, CRC, DATA)
-"""What a reader of entries needs; the last two are the last of the file's columns."""
 
 COMPRESSION_NAMES: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 
 class GroupIndex(msgspec.Struct, frozen=True, array_like=True):
-    """One row group. `checksum` is over its ledger ids, entry ids and crc32c, as int64s."""
+    """One row group, the file's bytes from `start` to `end`; `checksum` is their CRC-32C."""
 
     first: Position
     last: Position
     rows: int
     data_bytes: int
+    start: int
+    end: int
     checksum: int
     publish_ms_min: int = 0
     publish_ms_max: int = 0
@@ -67,9 +68,8 @@ _index_decoder = msgspec.json.Decoder(FileIndex)
 
 
 def encode_index(index: FileIndex) -> dict[bytes, bytes]:
-    """The index as key-value metadata."""
-    value = _encode(index)
-    return {KEY_INDEX: value, KEY_INDEX_CRC: b"%08x" % crc32c(value)}
+    """The index as key-value metadata, and room for the footer's checksum."""
+    return {KEY_INDEX: _encode(index), KEY_FOOTER_CRC: NO_CRC}
 
 
 def decode_index(metadata: dict[bytes, bytes]) -> FileIndex:
@@ -79,24 +79,33 @@ def decode_index(metadata: dict[bytes, bytes]) -> FileIndex:
         raise ValueError(f"no {KEY_VERSION.decode()} in its footer: not an entry file")
     if version != b"%d" % FORMAT_VERSION:
         raise ValueError(f"format version {version!r} is not known here: {FORMAT_VERSION} is")
-    value = metadata.get(KEY_INDEX, b"")
-    if metadata.get(KEY_INDEX_CRC) != b"%08x" % crc32c(value):
-        raise ValueError("the checksum of its index does not match")
     try:
-        return _index_decoder.decode(value)
+        return _index_decoder.decode(metadata.get(KEY_INDEX, b""))
     except msgspec.MsgspecError as error:
         raise ValueError(f"its index cannot be read: {error}") from error
 
 
-def ids_checksum(ledger_ids: bytes, entry_ids: bytes, crcs: bytes) -> int:
-    """The checksum of a group's ids and checksums, each as little-endian int64s."""
-    extend = google_crc32c.extend
-    return int(extend(extend(crc32c(ledger_ids), entry_ids), crcs))
+def sealed_footer(footer: bytes) -> bytes:
+    """The footer, with its checksum where there was room for it. Raises ValueError."""
+    at = _crc_place(footer)
+    return footer[:at] + b"%08x" % crc32c(footer) + footer[at + len(NO_CRC) :]
 
 
-def int64s(values: list[int]) -> bytes:
-    """As they lie in memory: little-endian on all that Arrow runs on."""
-    return array("q", values).tobytes()
+def check_footer(footer: bytes) -> None:
+    """Raises ValueError where the footer is not what was written."""
+    at = _crc_place(footer)
+    end = at + len(NO_CRC)
+    if footer[at:end] != b"%08x" % crc32c(footer[:at] + NO_CRC + footer[end:]):
+        raise ValueError("the checksum of its footer does not match")
+
+
+def _crc_place(footer: bytes) -> int:
+    """Where the checksum is: behind its key, a field's header (0x18) and its length."""
+    at = footer.rfind(KEY_FOOTER_CRC)
+    value = at + len(KEY_FOOTER_CRC) + 2
+    if at < 0 or footer[value - 2 : value] != b"\x18%c" % len(NO_CRC):
+        raise ValueError("its footer has no checksum: not an entry file, or a changed one")
+    return value
 
 
 @cache

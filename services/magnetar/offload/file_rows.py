@@ -10,8 +10,6 @@ from magnetar.core.ids import Position
 from magnetar.offload.file_layout import (
     COMPRESSION_NAMES,
     GroupIndex,
-    ids_checksum,
-    int64s,
     schema,
 )
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
@@ -47,17 +45,17 @@ class GroupRows:
         self._columns.append(_columns_of(data))
         self.data_bytes += len(data)
 
-    def index(self) -> GroupIndex:
-        """What the file's index says of this group."""
+    def index(self, start: int, end: int, checksum: int) -> GroupIndex:
+        """What the file's index says of this group, whose bytes were written there."""
         times = [row[0] for row in self._columns if row[0] is not None]
         return GroupIndex(
             first=Position(self._ledger_ids[0], self._entry_ids[0]),
             last=Position(self._ledger_ids[-1], self._entry_ids[-1]),
             rows=len(self._data),
             data_bytes=self.data_bytes,
-            checksum=ids_checksum(
-                int64s(self._ledger_ids), int64s(self._entry_ids), int64s(self._crcs)
-            ),
+            start=start,
+            end=end,
+            checksum=checksum,
             publish_ms_min=min(times, default=0),
             publish_ms_max=max(times, default=0),
         )

@@ -107,7 +107,7 @@ class _Reading:
         """Blocks."""
         self.add(data)
         group = file.groups[number]
-        entries = file.decode_group(number, data, all_columns=True)
+        entries = file.decode_group(number, data, verify=True)
         size = 0
         for entry in entries:
             self._next(entry)
