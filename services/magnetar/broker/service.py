@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from magnetar import __version__
+from magnetar.broker.compaction import Compaction
 from magnetar.broker.entry_stamp import EntryStamp
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.offloading import (
@@ -100,6 +101,8 @@ class BrokerService:
         self.policies = BrokerPolicies(store, settings, self.resources)
         self.schemas = SchemaRegistry(store, clock)
         self.topic_schemas = TopicSchemas(self.schemas, self.policies)
+        self.compaction = Compaction(store, ledgers.cold.files, self.policies, clock)
+        ledgers.limit_trimming_with(self.compaction.trim_limit)
         self.topics = TopicRegistry(
             settings,
             self.resources,

@@ -184,7 +184,8 @@ class AckState:
         index = self._index
         if (ledger_id, entry_id) > (index.last_ledger, index.last_entry):
             return
-        ledger_id, entry_id = index.floor(ledger_id, entry_id)
+        # What lies before all that is kept was read from an artefact: its place is what counts.
+        ledger_id, entry_id = min(index.floor(ledger_id, entry_id), (ledger_id, entry_id))
         if (ledger_id, entry_id) <= (self._md_ledger, self._md_entry):
             return
         self._drop_holes(ledger_id, entry_id)

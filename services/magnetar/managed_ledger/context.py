@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from magnetar.core.ids import Position
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
@@ -30,6 +31,14 @@ Confirm = Callable[[str], Awaitable[None]]
 
 async def unasked(_name: str) -> None:
     """Where nobody else can change retention."""
+
+
+TrimLimit = Callable[[str, int], Awaitable[Position | None]]
+
+
+async def unlimited(_name: str, _created_ms: int) -> Position | None:
+    """Where nothing is compacted."""
+    return None
 
 
 ColdFirst = Callable[[str], bool]
@@ -101,6 +110,9 @@ class Context:
     may have been changed. What it raises keeps them."""
     cold_first: ColdFirst = bookies_first
     """Whether, of a log's offloaded ledgers, the files are read while bookies have them still."""
+    trim_limit: TrimLimit = unlimited
+    """Asked, with the log's name and when it was created, how far retention may go; None: as far as
+    it likes. What it raises keeps ledgers."""
     rng: random.Random = field(default_factory=random.Random)
     """For the spread of repetitions."""
     removals: asyncio.Semaphore = field(

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from magnetar.bookie.api import LedgerFenced
 from magnetar.core.errors import MagnetarError, PersistenceError
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.log import get_logger
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
@@ -223,13 +223,14 @@ class Cursor(AckState):
                 f"cursor {self.name}: acks were not durable within {FLUSH_TIMEOUT_S:g} s"
             ) from None
 
-    async def reset(self, position: Position) -> None:
+    async def reset(self, position: Position, *, before_kept: bool = False) -> None:
         """Seeks: `position` is the next entry to be read; acks at and after it are forgotten.
 
-        Durable when this returns. A position before the first kept entry means that entry.
+        Durable when this returns. A position before the first kept entry means that entry, unless
+        with `before_kept`.
         """
         self._check_open()
-        self._reset(mark_delete_before(self._index, position))
+        self._reset(mark_delete_before(self._index, position, before_kept=before_kept))
         self.read_position = self._index.next_position(*self.mark_delete)
         if self._log is not None:
             self._log.rebase()
@@ -311,10 +312,14 @@ class Cursor(AckState):
         return f"[{','.join(shown)}]"
 
 
-def mark_delete_before(index: LedgerIndex, position: Position) -> Position:
+def mark_delete_before(
+    index: LedgerIndex, position: Position, *, before_kept: bool = False
+) -> Position:
     """The mark-delete of a cursor that reads `position` next."""
     first = index.first_position
     if position <= first:
+        if before_kept:
+            return max(EARLIEST, Position(position.ledger_id, position.entry_id - 1))
         return first
     if position > index.last_confirmed:
         return index.last_confirmed

@@ -19,7 +19,7 @@ from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
-from magnetar.managed_ledger.context import ColdFirst, Confirm, Context, PersistTimer
+from magnetar.managed_ledger.context import ColdFirst, Confirm, Context, PersistTimer, TrimLimit
 from magnetar.managed_ledger.errors import ManagedLedgerClosed
 from magnetar.managed_ledger.guarded import Guard, unguarded
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -107,6 +107,10 @@ class ManagedLedgerFactory:
     def confirm_with(self, confirm: Confirm) -> None:
         """Has `confirm` asked before ledgers go by retention; before anything is opened."""
         self._context = replace(self._context, confirm=confirm)
+
+    def limit_trimming_with(self, trim_limit: TrimLimit) -> None:
+        """Has `trim_limit` asked before ledgers go by retention; before anything is opened."""
+        self._context = replace(self._context, trim_limit=trim_limit)
 
     def cold_first_with(self, cold_first: ColdFirst) -> None:
         """Has `cold_first` say which copy of a ledger is read; before anything is opened."""

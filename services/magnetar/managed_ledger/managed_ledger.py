@@ -99,6 +99,11 @@ class ManagedLedger(Retaining):
         return self._index.first_position
 
     @property
+    def trimmed_to(self) -> Position:
+        """The greatest position that was in the log and is there no more."""
+        return self._list.record.last_position
+
+    @property
     def entries_total(self) -> int:
         return self._index.entries
 
@@ -254,18 +259,21 @@ class ManagedLedger(Retaining):
         *,
         initial: Position | str = LATEST,
         properties: Mapping[str, str] | None = None,
+        before_kept: bool = False,
     ) -> Cursor:
         """The durable cursor of this name. One that is new reads `initial` first.
 
-        `initial` is a position, "earliest" or "latest". Raises CursorCorrupt and Conflict.
+        `initial` is a position, "earliest" or "latest". With `before_kept` it may stand before
+        what is kept: an artefact has what was trimmed. Raises CursorCorrupt and Conflict.
         """
         self._check_open()
+        mark = mark_delete_before(self._index, _named(initial), before_kept=before_kept)
         return await self._context.tasks.finish(
-            self._open_cursor(name, initial, dict(properties or {})), f"cursor {name}"
+            self._open_cursor(name, mark, dict(properties or {})), f"cursor {name}"
         )
 
     async def _open_cursor(
-        self, name: str, initial: Position | str, properties: dict[str, str]
+        self, name: str, mark_delete: Position, properties: dict[str, str]
     ) -> Cursor:
         if name in self.broken_cursors:
             return await restore_again(self, name, self._index, self._context)
@@ -277,7 +285,7 @@ class ManagedLedger(Retaining):
             self._check_open()
             now_ms = self._context.clock.now_ms()
             record = CursorRecord(
-                mark_delete=mark_delete_before(self._index, _named(initial)),
+                mark_delete=mark_delete,
                 created_ms=now_ms,
                 last_active_ms=now_ms,
                 switched_ms=now_ms,
@@ -290,13 +298,18 @@ class ManagedLedger(Retaining):
                 Cursor(name, self, self._index, record.mark_delete, self._context, cursor_log)
             )
 
-    def new_non_durable_cursor(self, name: str, start: Position) -> Cursor:
-        """A cursor that lives in memory only, holds no data, and reads `start` first."""
+    def new_non_durable_cursor(
+        self, name: str, start: Position, *, before_kept: bool = False
+    ) -> Cursor:
+        """A cursor that lives in memory only, holds no data, and reads `start` first.
+
+        `before_kept` as for `open_cursor`.
+        """
         self._check_open()
         existing = self._cursors.get(name)
         if existing is not None and existing.durable:
             raise Conflict(f"{name} is a durable cursor of {self.name}")
-        mark = mark_delete_before(self._index, start)
+        mark = mark_delete_before(self._index, start, before_kept=before_kept)
         return self.adopt(Cursor(name, self, self._index, mark, self._context, None))
 
     def adopt(self, cursor: Cursor) -> Cursor:

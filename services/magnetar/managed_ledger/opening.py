@@ -14,7 +14,10 @@ from typing import Final
 
 import msgspec
 
-from magnetar.core.errors import MetadataError, NotFound
+from magnetar.compaction.deleting import discard, empty_trash
+from magnetar.core.errors import MagnetarError, MetadataError, NotFound
+from magnetar.core.ids import EARLIEST
+from magnetar.core.log import get_logger
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.guarded import check_claim, write_guarded
@@ -36,6 +39,8 @@ from magnetar.metadata.store import ABSENT, BadRevision, Delete, Put, Record
 
 CURSORS_LOADED_AT_ONCE_MAX: Final = 32
 ATTEMPTS_MAX: Final = 8
+
+log = get_logger("magnetar.managed_ledger")
 
 
 async def open_managed_ledger(
@@ -175,5 +180,20 @@ async def _finish_deletion(
     if ledger_ids:
         await context.cold.delete(name, ledger_ids)
         await context.cold.forget_request(name)
+    if ledger_ids or record.last_position > EARLIEST:
+        await _discard_compacted(name, context)
     with suppress(BadRevision):  # it has gone
         await write_guarded(context, name, [Delete(key, revision)])
+
+
+async def _discard_compacted(name: str, context: Context) -> None:
+    """No artefact becomes live of a log whose record is marked: this one is the last."""
+    if await discard(context.store, name, context.clock.now_ms()):
+        context.tasks.start(_empty_trash(context), "empty compaction's trash")
+
+
+async def _empty_trash(context: Context) -> None:
+    try:
+        await empty_trash(context.store)
+    except MagnetarError as error:
+        log.info("compacted files not deleted now", error=str(error))

@@ -7,6 +7,7 @@ Which ledgers may go is decided by `trimming`. They leave the record first, and 
 from collections.abc import Callable
 
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.managed_ledger.appender import Appender, AppenderState
 from magnetar.managed_ledger.context import Context
@@ -70,7 +71,7 @@ class Retaining:
         marks = [c.mark_delete for c in self._cursors.values() if c.durable]
         return min((self._index.rank(*mark) for mark in marks), default=self._index.rank_end)
 
-    def _trimmable(self) -> list[LedgerInfo]:
+    def _trimmable(self, limit: Position | None = None) -> list[LedgerInfo]:
         retention = self.retention or Retention()
         clock = self._context.clock
         for info in self._index.infos:
@@ -78,7 +79,10 @@ class Retaining:
                 # It was closed by now, whatever a clock said that was ahead then: its time, which
                 # holds up all that come behind it, begins at last.
                 info.closed_ms = clock.now_ms()
-        return trimmable(self._index, self._consumed_rank(), retention, clock.judged_ms())
+        rank = self._consumed_rank()
+        if limit is not None:
+            rank = min(rank, self._index.rank(*limit))
+        return trimmable(self._index, rank, retention, clock.judged_ms())
 
     async def trim(self) -> None:
         """Deletes the closed ledgers that no durable cursor needs and retention lets go."""
@@ -86,7 +90,8 @@ class Retaining:
             self._list.delete_retired_soon()
             if self._trimmable():
                 await self._context.confirm(self.name)
-                await self._remove(self._trimmable)
+                limit = await self._context.trim_limit(self.name, self._list.record.created_ms)
+                await self._remove(lambda: self._trimmable(limit))
 
     async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:
         if not choose():

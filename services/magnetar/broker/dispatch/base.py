@@ -162,7 +162,7 @@ class Dispatcher(ABC):
 
     def rewind(self) -> None:
         """Starts again behind the mark-delete position, with nothing outstanding."""
-        self.reader.rewind(self.ledger.next_position(self.cursor.mark_delete))
+        self.reader.rewind(self.reader.source.next_position(self.cursor.mark_delete))
 
     def tell_end(self) -> None:
         """Tells each consumer once that a terminated topic is drained.

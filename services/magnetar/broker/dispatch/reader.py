@@ -18,7 +18,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from magnetar.bookie.api import EntryCorrupt
 from magnetar.broker.subscription.limits import SubscriptionLimits
@@ -46,6 +46,25 @@ class ReadFailure:
     attempts: int
 
 
+class EntryLog(Protocol):
+    """What is read: a managed ledger, or a `compacted.CompactedLog`."""
+
+    @property
+    def last_confirmed(self) -> Position: ...
+
+    def add_append_listener(self, listener: Callable[[], None]) -> None: ...
+
+    def remove_append_listener(self, listener: Callable[[], None]) -> None: ...
+
+    def next_position(self, position: Position) -> Position: ...
+
+    def read_cached(
+        self, start: Position, entries_max: int, bytes_max: int
+    ) -> list[Entry] | None: ...
+
+    async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]: ...
+
+
 class EntryReader:
     """The forward reads of one dispatcher."""
 
@@ -57,7 +76,8 @@ class EntryReader:
         limits: SubscriptionLimits,
         on_ready: Callable[[], None],
     ) -> None:
-        self._ledger = ledger
+        self.source: EntryLog = ledger
+        """Where entries are read from; for `read_compacted` another than the log itself."""
         self._cursor = cursor
         self._tasks = tasks
         self._limits = limits
@@ -84,20 +104,20 @@ class EntryReader:
         return (
             not self._buffer
             and self._task is None
-            and self._cursor.read_position > self._ledger.last_confirmed
+            and self._cursor.read_position > self.source.last_confirmed
         )
 
     def open(self) -> None:
         """Starts listening for appends. Idempotent."""
         if not self._open:
             self._open = True
-            self._ledger.add_append_listener(self._on_ready)
+            self.source.add_append_listener(self._on_ready)
 
     def close(self) -> None:
         """Stops listening and reading, and forgets what was read ahead. Idempotent."""
         if self._open:
             self._open = False
-            self._ledger.remove_append_listener(self._on_ready)
+            self.source.remove_append_listener(self._on_ready)
         self._drop()
 
     def rewind(self, position: Position) -> None:
@@ -107,7 +127,7 @@ class EntryReader:
 
     def skip_up_to(self, position: Position) -> None:
         """All up to `position` was acknowledged: it need not be read, or handed over."""
-        target = max(self._cursor.read_position, self._ledger.next_position(position))
+        target = max(self._cursor.read_position, self.source.next_position(position))
         if self._buffer:
             if self._buffer[0].position <= position:
                 self.rewind(target)
@@ -130,7 +150,7 @@ class EntryReader:
             return []
         entries_max = min(entries_max, self._limits.read_entries_max)
         position = self._cursor.read_position
-        found = self._ledger.read_cached(position, entries_max, self._limits.read_bytes_max)
+        found = self.source.read_cached(position, entries_max, self._limits.read_bytes_max)
         if found is None:
             self._fetch()
             return []
@@ -156,7 +176,7 @@ class EntryReader:
             start = Position(last.ledger_id, last.entry_id + 1)
         else:
             start = self._cursor.read_position
-        if start <= self._ledger.last_confirmed:
+        if start <= self.source.last_confirmed:
             self._task = self._tasks.start(self._read(start), "read")
 
     async def _read(self, start: Position) -> None:
@@ -165,7 +185,7 @@ class EntryReader:
         while self._task is me:
             try:
                 entries = await asyncio.wait_for(
-                    self._ledger.read(start, self._read_entries, self._limits.read_bytes_max),
+                    self.source.read(start, self._read_entries, self._limits.read_bytes_max),
                     READ_TIMEOUT_S,
                 )
                 self.failure = None
@@ -200,7 +220,7 @@ class EntryReader:
             path=error.path, offset=error.offset,
         )  # fmt: skip
         self._cursor.ack(position.ledger_id, position.entry_id)
-        return self._ledger.next_position(position)
+        return self.source.next_position(position)
 
     def _drop(self) -> None:
         self._buffer.clear()

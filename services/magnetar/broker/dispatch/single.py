@@ -74,6 +74,7 @@ class SingleActiveDispatcher(Dispatcher):
         self._switch = None
         if self.active is None:
             return
+        self.reader.source = self.active.compacted or self.ledger
         self.reader.open()
         self.rewind()
         self._tell_active()

@@ -13,6 +13,7 @@ from magnetar.broker.subscription.spec import (
     KeySharedSpec,
     SubType,
 )
+from magnetar.broker.topic.last_message import last_message
 from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.subscribe import SubscribeRequest
@@ -28,7 +29,6 @@ from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
-from magnetar.wire.entry import peek
 from magnetar.wire.message_id import ack_set_bits, message_id_data, signed64
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ async def _attach(
         await topic.check_schema(request.schema)
     request.auto_create = topic.makes_subscriptions
     consumer = Consumer(request.spec, session.link, service.clock)
+    if request.spec.read_compacted and isinstance(topic, PersistentTopic):
+        consumer.compacted = await service.compaction.log_of(topic)
     session.link.consumer_attached(command.consumer_id, name.partition_index)
     subscription = await topic.subscribe(request, consumer)
     attachment = Attachment(topic, subscription, consumer)
@@ -278,18 +280,12 @@ async def _last_message_id(
     topic: PersistentTopic,
 ) -> None:
     """The last message with its index in its batch; -1:-1 where the topic holds none."""
-    position = await topic.last_readable()
+    compacted = attachment.consumer.compacted
+    position, batch_index = await last_message(topic, compacted)
     partition = topic.name.partition_index
     mark_delete = attachment.subscription.cursor.mark_delete
     response = pb.CommandGetLastMessageIdResponse(request_id=command.request_id)
     response.consumer_mark_delete_position.CopyFrom(message_id_data(*mark_delete))
-    batch_index = -1
-    if position is None:
-        position = Position(-1, -1)
-    else:
-        facts = peek((await topic.managed_ledger.read_entry(position)).data)
-        if facts.is_batch:
-            batch_index = facts.message_count - 1
     response.last_message_id.CopyFrom(message_id_data(*position, partition, batch_index))
     session.link.answer(CommandType.GET_LAST_MESSAGE_ID_RESPONSE, response)
 

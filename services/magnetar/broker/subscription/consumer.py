@@ -11,11 +11,14 @@ entries in it is bounded by the unacked caps of the subscription.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.subscription.sink import ConsumerSink
 from magnetar.broker.subscription.spec import ConsumerSpec
 from magnetar.core.clock import Clock
+
+if TYPE_CHECKING:
+    from magnetar.broker.dispatch.compacted import CompactedLog
 
 HASH_BITS: Final = 16
 HASH_MASK: Final = (1 << HASH_BITS) - 1
@@ -31,6 +34,7 @@ class Consumer:
         "average_messages",
         "blocked",
         "bytes_out",
+        "compacted",
         "connected_since_ms",
         "end_told",
         "epoch",
@@ -53,6 +57,8 @@ class Consumer:
         self.spec = spec
         self.sink = sink
         self.attached = False
+        self.compacted: CompactedLog | None = None
+        """What it reads instead of the log itself."""
         self.permits = 0
         self.unacked = 0
         self.blocked = False

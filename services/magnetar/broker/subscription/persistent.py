@@ -296,8 +296,9 @@ class PersistentSubscription:
         `ack_set` (bits of the batch still to be delivered) seeks into a batch.
         """
         async with self._moving:
+            compacted = any(each.compacted for each in self.consumers)
             self._disconnect()
-            await self.cursor.reset(position)
+            await self.cursor.reset(position, before_kept=compacted)
             if ack_set:
                 self.cursor.ack_batch(position.ledger_id, position.entry_id, ack_set, batch_size)
 

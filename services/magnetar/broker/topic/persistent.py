@@ -167,16 +167,23 @@ class PersistentTopic(GovernedTopic):
         return subscription
 
     async def create_subscription(
-        self, name: str, start: Position, properties: Mapping[str, str]
+        self,
+        name: str,
+        start: Position,
+        properties: Mapping[str, str],
+        *,
+        before_kept: bool = False,
     ) -> PersistentSubscription:
-        """A durable subscription whose first entry is the one at `start` (or the next one)."""
+        """A durable subscription that reads first what is at or behind `start`."""
         self._check_serving()
         if not name:
             raise PreconditionFailed("Empty subscription name")
         if name in self.subscriptions:
             raise SubscriptionExists("Subscription already exists for topic")
         self.check_new_subscription(name)
-        await self.managed_ledger.open_cursor(name, initial=start, properties=properties)
+        await self.managed_ledger.open_cursor(
+            name, initial=start, properties=properties, before_kept=before_kept
+        )
         self._check_serving()
         # Two first consumers may have raced through the await: both get the one subscription.
         if name not in self.subscriptions:
@@ -184,13 +191,15 @@ class PersistentTopic(GovernedTopic):
         return self.subscriptions[name]
 
     async def _new_subscription(self, request: SubscribeRequest) -> PersistentSubscription:
-        name = request.subscription
+        name, compacted = request.subscription, request.spec.read_compacted
         if request.durable:
             if not request.auto_create:
                 raise SubscriptionNotFound("Subscription does not exist")
             start = EARLIEST if request.from_earliest else LATEST
             try:
-                return await self.create_subscription(name, start, request.properties)
+                return await self.create_subscription(
+                    name, start, request.properties, before_kept=compacted
+                )
             except SubscriptionExists:
                 return self.subscriptions[name]
         self.check_new_subscription(name)
@@ -202,7 +211,7 @@ class PersistentTopic(GovernedTopic):
             self._check_serving()
             if name in self.subscriptions:
                 return self.subscriptions[name]
-        cursor = ledger.new_non_durable_cursor(name, start)
+        cursor = ledger.new_non_durable_cursor(name, start, before_kept=compacted)
         subscription = self._subscription(name, cursor)
         self.subscriptions[name] = subscription
         return subscription
