@@ -8,6 +8,7 @@ logged, and the work goes on. NEWS_MAX of them are remembered, the oldest are fo
 import datetime
 import logging
 import os
+import secrets
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -68,7 +69,8 @@ class Events:
                 await self._count(news, metadata["namespace"], now)
                 self._news.move_to_end(key)
                 return
-            name = f"{metadata['name'][:200]}.{int(now.timestamp() * 1e6):x}"
+            # The time alone is not enough: objects of several kinds may have one name.
+            name = f"{metadata['name'][:200]}.{int(now.timestamp() * 1e6):x}{secrets.token_hex(4)}"
             await self._kube.create(self._event(regarding, name, reason, note, action, type, now))
             self._news[key] = _News(name, 1, now)
             while len(self._news) > NEWS_MAX:

@@ -1,0 +1,233 @@
+"""The operator dies at every await of a look at resources; the next one ends what it began.
+
+A Tenant, a Namespace, a Topic and a Subscription are made, changed, changed by hand, and deleted,
+over a real API server and a real standalone, with a clock of the test's own. Each of these steps is
+broken off at each of its awaits (`killed_rig`). What is there after it, and what was deleted on the
+way, is what an operator that nobody killed would have made of it.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from kubernetes import client
+from tests.operator.killed_rig import Aside, Course, Log, Process, aside, at_point, chosen, course
+from tests.operator.resource_rig import Live
+from tests.support.kube import Tool, delete_namespace, fresh_namespace
+from tests.support.server_process import ServerProcess
+from tests.support.stepped_loop import FakeClock
+
+from magnetar_operator.api_kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Kind, Object
+from magnetar_operator.context import Context
+from magnetar_operator.kube import KubeClient
+from magnetar_operator.resources.handlers import register
+from magnetar_operator.settings import Settings
+
+pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(300)]
+
+SEED: Final = 5
+KINDS: Final = (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)
+MORE: Final = 4
+"""Points beside the first of each place in the code."""
+LESS: Final = 12
+KEPT: Final = ("type", "status", "reason", "observedGeneration")
+
+
+class Lives:
+    """A `killed_rig.World`: one set of resources at a time, all of the same name."""
+
+    def __init__(self, live: Live, beside: Aside) -> None:
+        self.live = live
+        self.beside = beside
+        self.namespace = live.kubectl.namespace
+        self.kinds: tuple[Kind, ...] = KINDS
+        self.settings = Settings(namespaces=(self.namespace,))
+        self.clock = FakeClock()
+        self.name = ""
+        self.kube = KubeClient.connect()
+
+    def part(self, context: Context) -> AbstractAsyncContextManager[None]:
+        return register(context)
+
+    def objects(self, kind: Kind) -> list[Object]:
+        found = self.beside.do(self.kube.find(kind, self.name, self.namespace))
+        return [] if found is None else [found]
+
+    def settle(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.beside.do(self.kube.close())
+
+    # -- what people do --------------------------------------------------------------------------
+
+    def _apply(self, kind: Kind, **spec: Any) -> None:
+        manifest = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": spec,
+        }
+        self.beside.do(self.kube.apply(manifest))
+
+    def _apply_all(self, partitions: int, team: str, policies: dict[str, Any], ttl: str) -> None:
+        name, ref = self.name, {"name": self.name}
+        at = {"adminUrl": self.live.url}
+        self._apply(TENANT, adminRoles=[team], **at)
+        named = {"name": f"{name}/{name}", "policies": {"messageTTL": ttl}, "bundles": 4, **at}
+        self._apply(NAMESPACE, **named)
+        properties = {"team": team}
+        spec = {"partitions": partitions, "properties": properties, "policies": policies}
+        self._apply(TOPIC, namespaceRef=ref, **spec)
+        self._apply(SUBSCRIPTION, topicRef=ref, properties=properties)
+
+    def create(self) -> None:
+        policies = {"retention": {"time": "7d", "size": "1Gi"}, "messageTTL": "1h"}
+        self._apply_all(2, "red", policies, "2h")
+
+    def change(self) -> None:
+        """Something more, something less, something else."""
+        policies = {"retention": {"time": "8d", "size": "1Gi"}, "maxProducersPerTopic": 2}
+        self._apply_all(4, "blue", policies, "3h")
+
+    def drift(self) -> None:
+        """By hand; the subscription is deleted."""
+        say, name = self.live.say, self.name
+        say("POST", f"/namespaces/{name}/{name}/messageTTL", 60)
+        say("POST", f"{self.topic}/maxProducers", 7)
+        say("DELETE", f"{self.topic}/retention")
+        say("DELETE", f"{self.topic}/subscription/{name}")
+
+    def delete(self) -> None:
+        for kind in KINDS:
+            self.beside.do(self.kube.delete(kind, self.name, self.namespace))
+
+    # -- what is there ---------------------------------------------------------------------------
+
+    @property
+    def topic(self) -> str:
+        return f"/persistent/{self.name}/{self.name}/{self.name}"
+
+    def state(self) -> Any:
+        """As people see it, without names, times and ids."""
+        said: dict[str, Any] = {}
+        for path in (
+            *(f"/tenants/{self.name}", f"/namespaces/{self.name}/{self.name}"),
+            *(f"{self.topic}/partitions", f"{self.topic}/subscriptions"),
+            *(f"{self.topic}/{what}" for what in ("properties", "retention", "messageTTL")),
+            f"{self.topic}/maxProducers",
+            f"{self.topic}/subscription/{self.name}/properties",
+        ):
+            answer = self.live.rest.get(path)
+            said[path] = [answer.status_code, answer.text]
+        for kind in KINDS:
+            for one in self.objects(kind):
+                status = one["status"]
+                said[kind.kind] = {
+                    "finalizers": one["metadata"].get("finalizers"),
+                    "applied": status["applied"],
+                    "conditions": [
+                        {key: each[key] for key in KEPT} for each in status["conditions"]
+                    ],
+                }
+        return json.loads(json.dumps(said).replace(self.name, "NAME"))
+
+    def told(self) -> set[tuple[str, str]]:
+        """Events: of which kind, and why."""
+        found = self.beside.do(self.kube.list(EVENT, self.namespace))
+        return {
+            (one["regarding"]["kind"], one["reason"])
+            for one in found
+            if one["regarding"]["name"] == self.name
+        }
+
+
+@pytest.fixture(scope="module")
+def lives(
+    kube_api: client.ApiClient,
+    kubectl: Tool,
+    crds: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Lives]:
+    namespace = fresh_namespace(kube_api)
+    root = Path(tmp_path_factory.mktemp("standalone"))
+    with (
+        ServerProcess(root) as server,
+        Live(kubectl.within(namespace), server.http_url) as live,
+        aside() as beside,
+    ):
+        found = Lives(live, beside)
+        yield found
+        found.close()
+    delete_namespace(kube_api, namespace)
+
+
+class Step:
+    """What an operator that nobody kills makes of one step."""
+
+    def __init__(self, lives: Lives, do: Callable[[Lives], None]) -> None:
+        self.do = do
+        self.name = do.__name__
+        do(lives)
+        went = course(lives, lives.clock)
+        self.points = went.points
+        self.numbers, places = chosen(self.points, SEED, MORE)
+        self.state = lives.state()
+        # What was made anew and not yet filled when the operator died has then to be filled.
+        told = lives.told()
+        self.told = told | {(kind, "DriftRepaired") for kind, why in told if why == "Recreated"}
+        self.deleted = named(lives, went.log.deleted)
+        tried = len(self.numbers)
+        print(f"{self.name}: {len(self.points)} awaits at {places} places, {tried} tried")
+
+    def check(self, lives: Lives, went: Course, where: str) -> None:
+        """It came to the same."""
+        assert lives.state() == self.state, where
+        assert lives.told() <= self.told, where
+        assert named(lives, went.log.deleted) <= self.deleted, where
+        assert set(named(lives, Counter(went.log.deletions))) <= set(self.deleted), where
+
+
+def named(lives: Lives, paths: Counter[str]) -> Counter[str]:
+    return Counter({path.replace(lives.name, "NAME"): count for path, count in paths.items()})
+
+
+@pytest.fixture(scope="module")
+def steps(lives: Lives) -> list[Step]:
+    lives.name = "whole"
+    return [Step(lives, do) for do in (Lives.create, Lives.change, Lives.drift, Lives.delete)]
+
+
+def test_killed_anywhere_in_the_life_of_resources(lives: Lives, steps: list[Step]) -> None:
+    killed = 0
+    for turn in range(max(len(step.numbers) for step in steps)):
+        lives.name = f"life-{turn:03d}"
+        for step in steps:
+            if step is steps[-1] and turn >= len(step.numbers):
+                break
+            at = step.numbers[turn : turn + 1]
+            step.do(lives)
+            went = course(lives, lives.clock, map(at_point, at))
+            killed += went.killed
+            step.check(lives, went, f"{step.name}, killed at {[step.points[one] for one in at]}")
+    tried = sum(len(step.numbers) for step in steps)
+    assert killed > 0.9 * tried > 50, "most of the points are met again"
+
+
+def test_killed_while_it_creates_and_then_the_manifest_says_something_else(
+    lives: Lives, steps: list[Step]
+) -> None:
+    """What was set by a process that could not tell of it is taken away all the same."""
+    create, change = steps[:2]
+    for number in Random(SEED).sample(create.numbers, LESS):
+        lives.name = f"less-{number:03d}"
+        create.do(lives)
+        died = Process(lives, lives.clock, Log(), at_point(number)).run()
+        change.do(lives)
+        course(lives, lives.clock)
+        assert lives.state() == change.state, f"killed ({died}) at {create.points[number]}"
