@@ -56,8 +56,8 @@ class Schedule:
         """Raises BadSchedule."""
         try:
             zone = ZoneInfo(time_zone) if time_zone else datetime.UTC
-        except (ValueError, OSError) as error:
-            raise BadSchedule(f"there is no time zone {time_zone!r}: {error}") from error
+        except (KeyError, ValueError, OSError) as error:
+            raise BadSchedule(f"there is no time zone {time_zone!r}") from error
         parts = MACROS.get(text, text).split()
         if len(parts) != len(_FIELDS):
             raise BadSchedule(f"{text!r} has {len(parts)} fields of {len(_FIELDS)}")

@@ -111,7 +111,7 @@ class SparkJobHandler:
         acts = bool(found.actions) and not is_plan_only and not annotated(owner, "paused")
         if acts:
             failed = await self._act(owner, found)
-        else:
+        elif any(isinstance(one, Start) for one in found.actions):
             found.request = (owner.get("status") or {}).get("lastRequest")
         told = status(job, owner, observed, found, utc(self._clock), is_plan_only=is_plan_only)
         await self._tell(owner, told)

@@ -65,7 +65,8 @@ def status(
     }
     found = _conditions(job, plan, known, active, due)
     told["conditions"] = conditions(before.get("conditions") or (), found, generation, now)
-    return Seen(told, kept)
+    # An apply takes away what it leaves out; it knows no null.
+    return Seen(_without_nulls(told), kept)
 
 
 def next_due(job: Job, observed: Observed) -> datetime.datetime | None:
@@ -81,6 +82,12 @@ def next_due(job: Job, observed: Observed) -> datetime.datetime | None:
     return schedule.after(
         datetime.datetime.fromisoformat(last or cron["metadata"]["creationTimestamp"])
     )
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _kept(job: Job, observed: Observed, known: Sequence[Run]) -> list[Run]:

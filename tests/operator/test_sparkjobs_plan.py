@@ -1,0 +1,351 @@
+"""SparkJobs without a Kubernetes: commands, schedules, what is planned, what is told."""
+
+import datetime
+import json
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from magnetar_operator.api_kinds import Object
+from magnetar_operator.cluster.manifests.naming import SPARK_OF
+from magnetar_operator.models.cluster_parts import Offload
+from magnetar_operator.models.sparkjob import SparkJobSpec
+from magnetar_operator.sparkjobs import figures, manifests, submit
+from magnetar_operator.sparkjobs.cron import BadSchedule, Schedule
+from magnetar_operator.sparkjobs.plan import Observed, Problem, Remove, Start, plan
+from magnetar_operator.sparkjobs.status import status
+from magnetar_operator.sparkjobs.wanted import Job, Place
+
+UTC = datetime.UTC
+NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=UTC)
+PLACE = Place("demo", "ns", "etcd:http://demo-etcd-0:2379", "http://demo-broker.ns.svc:8080")
+S3 = Offload.parse(
+    {"driver": "S3", "bucket": "cold", "endpoint": "http://s3:9000", "credentials": {"name": "key"}}
+)
+FOLDER = Offload.parse({"driver": "filesystem", "volumeClaim": {"name": "cold"}})
+
+
+def job(place: Place | None = PLACE, **spec: Any) -> Job:
+    parsed = SparkJobSpec.parse({"type": "Offload", **spec})
+    return Job("cold", "ns", "uid-1", parsed, "spark:1", place)
+
+
+def placed(offload: Offload, namespace: str = "ns") -> Place:
+    return Place("demo", namespace, "etcd:http://e:2379", "http://b:8080", offload=offload)
+
+
+def conf_of(words: list[str]) -> dict[str, str]:
+    pairs = [words[at + 1] for at, word in enumerate(words) if word == "--conf"]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def test_the_drivers_command() -> None:
+    one = job(
+        selection={"topics": ["persistent://shop/orders/created"], "namespaces": ["shop/carts"]},
+        options={"deletion-lag": -1, "upTo": "3:4", "dry-run": "true", "verbose": "false"},
+        executor={"instances": 3, "cores": 2, "memory": "2Gi", "cpuRequest": "500m"},
+        sparkConf={"spark.sql.shuffle.partitions": 8},
+        eventLogClaim={"name": "events"},
+    )
+    words = submit.arguments(one, PLACE)
+    assert words[:4] == ["driver", "--master", "k8s://https://kubernetes.default.svc", "--name"]
+    at = words.index(submit.PROGRAM)
+    assert words[at + 1 :] == [
+        "offload", "--topic=persistent://shop/orders/created", "--namespace=shop/carts",
+        "--metadata-url=etcd:http://demo-etcd-0:2379",
+        "--admin-url=http://demo-broker.ns.svc:8080", "--json", "--no-progress",
+        "--termination-message=/dev/termination-log", "--event-log=/var/spark-events",
+        "--deletion-lag=-1", "--up-to=3:4", "--dry-run",
+    ]  # fmt: skip
+    conf = conf_of(words)
+    assert conf["spark.executor.instances"] == "3"
+    assert (conf["spark.executor.memory"], conf["spark.executor.memoryOverhead"]) == (
+        "1024m", "1024m"
+    )  # fmt: skip
+    assert conf["spark.kubernetes.executor.request.cores"] == "500m"
+    assert conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
+    assert conf["spark.sql.shuffle.partitions"] == "8"
+    assert conf[f"spark.kubernetes.executor.label.{SPARK_OF}"] == "demo"
+    assert "--all" in submit.arguments(job(), PLACE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"sparkConf": {"spark.kubernetes.namespace": "x"}}, "is set by the operator"),
+        ({"sparkConf": {"spark.kubernetes.authenticate.oauthToken": "x"}}, "is set by the op"),
+        ({"sparkConf": {"master": "x"}}, "no setting of Spark's"),
+        ({"options": {"--bad": "x"}}, "must be the name of an option"),
+        ({"options": {"metadataUrl": "x"}}, "comes from elsewhere in the spec"),
+        ({"executor": {"memory": "512Mi"}}, "spec.executor.memory: 512Mi is too little"),
+    ],
+)
+def test_what_cannot_be_carried_out_names_the_field(spec: dict[str, Any], told: str) -> None:
+    with pytest.raises(submit.BadSpec, match=told):
+        submit.arguments(job(**spec), PLACE)
+    found = plan(job(**spec), owner(), Observed())
+    assert [one.reason for one in found.problems] == ["InvalidSpec"]
+    assert not [one for one in found.actions if isinstance(one, Start)]
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("C",)), max_size=40))
+def test_users_texts_reach_the_job_as_they_are(text: str) -> None:
+    """Kubernetes replaces $(NAME), and makes $$ before it one $."""
+    words = submit.options({"key": text})
+    if text in ("true", "false"):
+        return
+    assert expanded(words[0], {"POD_NAME": "pod"}) == f"--key={text}"
+
+
+def expanded(text: str, values: dict[str, str]) -> str:
+    """As the kubelet does it."""
+    built, at = "", 0
+    while at < len(text):
+        if text[at] != "$" or at + 1 == len(text):
+            built, at = built + text[at], at + 1
+        elif text[at + 1] == "$":
+            built, at = built + "$", at + 2
+        elif text[at + 1] == "(" and ")" in text[at:]:
+            end = text.index(")", at)
+            name = text[at + 2 : end]
+            built, at = built + values.get(name, f"$({name})"), end + 1
+        else:
+            built, at = built + text[at], at + 1
+    return built
+
+
+def test_pods_are_restricted_and_only_the_driver_has_a_token() -> None:
+    one = job(placed(S3), imagePullSecrets=[{"name": "pull"}], driver={"cores": 2})
+    made = manifests.job_spec(one, placed(S3))
+    driver = made["template"]
+    template = json.loads(driver["metadata"]["annotations"][manifests.TEMPLATE])
+    for pod in (driver["spec"], template["spec"]):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert container["envFrom"] == [{"secretRef": {"name": "key"}}]
+        assert pod["imagePullSecrets"] == [{"name": "pull"}]
+        given = {each["name"]: each.get("value") for each in container["env"]}
+        assert given["PULSAR_PREFIX_managedLedgerOffloadDriver"] == "S3"
+        assert given["PULSAR_PREFIX_managedLedgerOffloadServiceEndpoint"] == "http://s3:9000"
+    assert driver["spec"]["automountServiceAccountToken"] is True
+    assert template["spec"]["automountServiceAccountToken"] is False
+    assert driver["spec"]["serviceAccountName"] == "cold-spark"
+    assert driver["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "2"
+    assert driver["metadata"]["labels"][SPARK_OF] == "demo"
+    assert manifests.rights(job(serviceAccountName="mine")) == []
+
+
+def test_a_volume_of_cold_data_is_mounted_only_where_it_is() -> None:
+    here, elsewhere = placed(FOLDER), placed(FOLDER, "other")
+    for place, there in ((here, True), (elsewhere, False)):
+        made = manifests.job_spec(job(place), place)["template"]
+        for pod in (made["spec"], json.loads(made["metadata"]["annotations"][manifests.TEMPLATE])[
+            "spec"
+        ]):  # fmt: skip
+            assert any(one["name"] == "offload" for one in pod["volumes"]) == there
+
+
+# -- schedules ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "due"),
+    [
+        ("0 3 * * *", None, "2026-03-02T03:00"),
+        ("@hourly", None, "2026-03-01T13:00"),
+        ("*/20 9-17 * * mon-fri", None, "2026-03-02T09:00"),
+        ("5/15 * * * *", None, "2026-03-01T12:05"),
+        ("0 0 29 feb *", None, "2028-02-29T00:00"),
+        ("0 0 13 * fri", None, "2026-03-06T00:00"),
+        ("0 0 */2 * fri", None, "2026-03-13T00:00"),
+        ("0 3 * * *", "Europe/Berlin", "2026-03-02T02:00"),
+        # 02:30 is not there on 29 March.
+        ("30 2 29 3 *", "Europe/Berlin", "2027-03-29T00:30"),
+        ("0 0 30 2 *", None, None),
+    ],
+)
+def test_when_a_schedule_is_due(text: str, zone: str | None, due: str | None) -> None:
+    found = Schedule.parse(text, zone).after(NOW)
+    assert (found.strftime("%Y-%m-%dT%H:%M") if found else None) == due
+
+
+@pytest.mark.parametrize(
+    "text", ["61 * * * *", "* * * *", "*/0 * * * *", "0 0 5-1 * *", "x * * * *"]
+)
+def test_what_is_no_schedule(text: str) -> None:
+    with pytest.raises(BadSchedule):
+        Schedule.parse(text)
+
+
+def test_no_such_time_zone() -> None:
+    with pytest.raises(BadSchedule, match="Mars/Olympus"):
+        Schedule.parse("@daily", "Mars/Olympus")
+
+
+FIELD = st.sampled_from(["*", "0", "5", "*/7", "1-4", "2,5"])
+
+
+@given(
+    st.tuples(FIELD, FIELD, FIELD.filter(lambda text: text != "0"),
+              FIELD.filter(lambda text: text != "0"), FIELD),
+    st.integers(0, 366 * 24 * 3_600),
+    st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Apia", "America/St_Johns"]),
+)  # fmt: skip
+def test_the_next_time_fits_and_none_before_it_does(
+    fields: tuple[str, ...], ahead_s: int, zone: str
+) -> None:
+    schedule = Schedule.parse(" ".join(fields), zone)
+    at = NOW + datetime.timedelta(seconds=ahead_s)
+    due = schedule.after(at)
+    assume(due is not None)  # a first Sunday that is also an eighth day is rare
+    assert due is not None
+    assert due > at
+    assert fits(schedule, due, zone)
+    assert due.second == due.microsecond == 0
+    # An hour before it is looked through, minute by minute.
+    first = max(at.replace(second=0, microsecond=0), due - datetime.timedelta(hours=1))
+    first += datetime.timedelta(minutes=1)
+    while first < due:
+        assert not (first > at and fits(schedule, first, zone))
+        first += datetime.timedelta(minutes=1)
+
+
+def fits(schedule: Schedule, moment: datetime.datetime, zone: str) -> bool:
+    local = moment.astimezone(ZoneInfo(zone))
+    by_day, by_weekday = local.day in schedule.days, local.isoweekday() % 7 in schedule.weekdays
+    days = by_day or by_weekday if schedule.either_day else by_day and by_weekday
+    # A time that a clock has twice in autumn counts once, the first time.
+    return (
+        local.minute in schedule.minutes
+        and local.hour in schedule.hours
+        and local.month in schedule.months
+        and days
+        and local.fold == 0
+    )
+
+
+# -- what is planned ----------------------------------------------------------------------------
+
+
+def owner(request: str | None = None, **status_fields: Any) -> Object:
+    annotations = {} if request is None else {"magnetar.io/run": request}
+    metadata = {"name": "cold", "namespace": "ns", "uid": "uid-1", "generation": 1}
+    return {"metadata": {**metadata, "annotations": annotations}, "status": status_fields}
+
+
+def made(name: str, state: str = "", *, at: int = 0) -> Object:
+    conditions = [] if not state else [
+        {"type": "Complete" if state == "Succeeded" else "Failed", "status": "True",
+         "lastTransitionTime": f"2026-03-01T11:{at:02}:30Z"}
+    ]  # fmt: skip
+    began = f"2026-03-01T11:{at:02}:00Z"
+    return {
+        "metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": began},
+        "status": {"conditions": conditions, "startTime": began},
+    }
+
+
+def starts(found: Any) -> list[str]:
+    return [one.request for one in found.actions if isinstance(one, Start)]
+
+
+def test_a_request_is_carried_out_once() -> None:
+    one = job()
+    assert starts(plan(one, owner(), Observed())) == [""]
+    assert starts(plan(one, owner(lastRequest=""), Observed())) == []
+    there = Observed(jobs=[made(one.run_name(""))])
+    found = plan(one, owner(), there)
+    assert (starts(found), found.request) == ([], "")
+    done = Observed(jobs=[made(one.run_name(""), "Succeeded")])
+    assert starts(plan(one, owner("2", lastRequest=""), done)) == ["2"]
+    assert starts(plan(one, owner("2", lastRequest="2"), done)) == []
+    # One that runs is waited for, or takes its leave.
+    assert starts(plan(one, owner("2", lastRequest=""), there)) == []
+    replacing = plan(job(concurrencyPolicy="Replace"), owner("2", lastRequest=""), there)
+    assert [type(each) for each in replacing.actions][-2:] == [Remove, Start]
+    beside = plan(job(concurrencyPolicy="Allow"), owner("2", lastRequest=""), there)
+    assert starts(beside) == ["2"]
+
+
+def test_another_of_the_same_name_has_other_runs() -> None:
+    other = Job("cold", "ns", "uid-2", job().spec, "spark:1", PLACE)
+    assert other.run_name("") != job().run_name("")
+    assert len(Job("n" * 44, "ns", "u", job().spec, "i", PLACE).run_name("x")) <= 63
+
+
+def test_nothing_starts_while_it_waits_or_is_suspended() -> None:
+    absent = Problem("WaitingForCluster", "there is none")
+    assert starts(plan(job(place=None), owner(), Observed(), absent)) == []
+    assert starts(plan(job(suspend=True), owner(), Observed())) == []
+    assert starts(plan(job(schedule="@daily"), owner(), Observed())) == []
+
+
+@given(
+    states=st.lists(st.sampled_from(["", "Succeeded", "Failed"]), max_size=12),
+    told=st.integers(0, 12),
+    limit=st.integers(0, 6),
+)
+def test_only_what_ended_and_was_told_is_removed(states: list[str], told: int, limit: int) -> None:
+    jobs = [made(f"j{at}", state, at=at) for at, state in enumerate(states)]
+    runs = [{"name": f"j{at}", "state": state} for at, state in enumerate(states[:told]) if state]
+    found = plan(job(schedule="@daily", historyLimit=limit), owner(runs=runs), Observed(jobs=jobs))
+    gone = {one.name for one in found.actions if isinstance(one, Remove)}
+    over = [f"j{at}" for at, state in enumerate(states) if state][::-1]
+    assert gone == set(over[limit:]) & {str(one["name"]) for one in runs}
+
+
+def test_what_is_told_of_runs_stays_told() -> None:
+    one = job(historyLimit=2)
+    before: dict[str, Any] = {}
+    for at in range(5):
+        jobs = [made(f"j{at}", "Succeeded", at=at)]
+        observed = Observed(jobs=jobs)
+        found = status(one, owner(lastRequest="", **before), observed, plan(one, owner(
+            lastRequest="", **before), observed), NOW)  # fmt: skip
+        before = {key: value for key, value in found.status.items() if key != "lastRequest"}
+    assert [each["name"] for each in before["runs"]] == ["j4", "j3"]
+    assert before["lastSuccessAt"] == "2026-03-01T11:04:30Z"
+    # A run that is under way and whose Job is gone was stopped.
+    running = status(one, owner(**before), Observed(jobs=[made("j5", at=5)]), plan(
+        one, owner(lastRequest="", **before), Observed()), NOW)  # fmt: skip
+    gone = status(one, owner(**running.status), Observed(), plan(
+        one, owner(lastRequest="", **before), Observed()), NOW)  # fmt: skip
+    assert gone.status["runs"][0]["state"] == "Stopped"
+    assert gone.status["phase"] == "Failed"
+
+
+# -- figures ------------------------------------------------------------------------------------
+
+
+def test_figures_of_runs() -> None:
+    runs = [
+        {"name": "a", "state": "Running", "startedAt": "2026-03-01T11:05:00Z"},
+        {"name": "b", "state": "Failed", "startedAt": "2026-03-01T11:00:00Z",
+         "endedAt": "2026-03-01T11:01:30Z", "result": {"topics": 3}},
+        {"name": "c", "state": "Succeeded", "startedAt": "2026-03-01T10:00:00Z",
+         "endedAt": "2026-03-01T10:01:00Z"},
+    ]  # fmt: skip
+    one = owner(runs=runs, lastSuccessAt="2026-03-01T10:01:00Z", nextRunAt="2026-03-02T03:00:00Z")
+    text = "".join(figures.lines([{**one, "spec": {"type": "Offload"}}]))
+    who = 'sparkjob_namespace="ns",sparkjob="cold",type="Offload"'
+    for line in (
+        f'magnetar_sparkjob_runs{{{who},state="Running"}} 1',
+        f"magnetar_sparkjob_last_failed{{{who}}} 1",
+        f"magnetar_sparkjob_last_duration_seconds{{{who}}} 90",
+        f"magnetar_sparkjob_last_success_timestamp_seconds{{{who}}} 1772359260",
+        f"magnetar_sparkjob_due_timestamp_seconds{{{who}}} 1772420400",
+        f'magnetar_sparkjob_result{{{who},figure="topics"}} 3',
+    ):
+        assert line + "\n" in text
+    assert list(figures.lines([])) == []
