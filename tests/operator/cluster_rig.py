@@ -8,6 +8,7 @@ handler, called as its process calls it; `settle` calls it until it has nothing 
 
 import asyncio
 import datetime
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from tests.support.etcd import free_ports, start_etcd
 from magnetar.cluster import bookie_process, broker_process
 from magnetar.cluster.bookie_settings import BookieProcessSettings
 from magnetar.cluster.settings import BrokerProcessSettings
-from magnetar_operator.api_kinds import CLUSTER, EVENT, POD, STATEFUL_SET, Object
+from magnetar_operator.api_kinds import CLUSTER, EVENT, POD, PVC, STATEFUL_SET, Object
 from magnetar_operator.cluster.handlers import ClusterHandler
 from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
@@ -144,6 +145,7 @@ class Processes:
         self._path = path
         self._common: dict[str, Any] = {"metadata_url": metadata_url, "cluster_name": "m"}
         self._bookies: dict[int, bookie_process.BookieProcess] = {}
+        self._volumes: dict[int, str] = {}
         self._broker: broker_process.BrokerProcess | None = None
 
     @property
@@ -175,6 +177,25 @@ class Processes:
 
     async def stop_bookie(self, index: int) -> None:
         await self._bookies.pop(index).stop()
+
+    async def have_bookie(self, index: int, wanted: bool) -> None:
+        """Starts it, empty, or stops it; nothing where it is so."""
+        if wanted and index not in self._bookies:
+            await asyncio.to_thread(shutil.rmtree, self.directory(index), ignore_errors=True)
+            await self.start_bookie(index)
+        elif not wanted and index in self._bookies:
+            await self.stop_bookie(index)
+
+    async def follow(self, rig: Rig) -> None:
+        """A bookie whose claim is another one than before stands on other, empty disks."""
+        for claim in await rig.kube.list(PVC, rig.namespace, labels={"component": "bookie"}):
+            index = int(claim["metadata"]["name"].rpartition("-")[2])
+            uid = claim["metadata"]["uid"]
+            if self._volumes.setdefault(index, uid) != uid and index in self._bookies:
+                self._volumes[index] = uid
+                await self.stop_bookie(index)
+                await asyncio.to_thread(shutil.rmtree, self.directory(index))
+                await self.start_bookie(index)
 
     async def start_broker(self) -> None:
         port, http_port = free_ports(2)

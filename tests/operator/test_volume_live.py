@@ -1,0 +1,168 @@
+"""A bookie's volume replaced, on a real API server, beside real bookies and a real broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.operator.cluster_rig import NAME, SETTINGS, Processes, Rig, processes, rig
+from tests.operator.test_cluster_live import complete, publish, read_all
+from tests.operator.test_operator_process import until
+
+from magnetar_operator.api_kinds import PDB, PVC, Object
+from magnetar_operator.cluster.handlers import ClusterHandler
+from magnetar_operator.events import Events
+from magnetar_operator.kube import KubeClient
+from magnetar_operator.resources.admin_client import AdminClient
+
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(120)]
+
+BOOKIE = f"{NAME}-bookie-1"
+REQUEST = "replace_volume"
+DONE_S = 60.0
+
+
+@pytest.fixture
+async def on(kube_namespace: str, crds: list[str]) -> AsyncIterator[Rig]:
+    async with rig(kube_namespace) as found:
+        yield found
+
+
+async def ask(on: Rig, bookie: str | None) -> None:
+    await on.annotate(**{REQUEST.replace("_", "-"): bookie})
+
+
+async def claims(on: Rig) -> dict[str, str]:
+    """Their uids, by name."""
+    found = await on.kube.list(PVC, on.namespace, labels={"component": "bookie"})
+    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found}
+
+
+async def health(found: Processes) -> dict[str, Any]:
+    """The bookies that are registered."""
+    async with httpx.AsyncClient(timeout=10) as client:
+        answer = await client.get(f"{found.admin_url}/admin/v2/magnetar/ledgers/health")
+    return {one["bookieId"]: one for one in answer.json()["bookies"]}
+
+
+async def is_replaced(on: Rig, found: Processes, seen: set[str]) -> bool:
+    """The disks follow the claim; whether nothing is left to be done."""
+    await found.follow(on)
+    owner = await on.owner()
+    status = owner.get("status", {})
+    drain = status.get("drain", {})
+    seen |= {status.get("phase", ""), drain.get("step", ""), drain.get("reason", "")}
+    told = {one["type"]: one["status"] for one in status.get("conditions", ())}
+    asked = "magnetar.io/replace-volume" in owner["metadata"].get("annotations", {})
+    return not asked and not drain and told.get("ReplacingVolume") == "False"
+
+
+async def test_a_volume_is_replaced_after_its_proof_and_the_old_disks_are_retired(
+    on: Rig, tmp_path: Path
+) -> None:
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        await asyncio.to_thread(publish, found.service_url, tmp_path)
+        await found.follow(on)
+        volumes, before = await claims(on), await health(found)
+        await ask(on, BOOKIE)
+        await on.look()
+        assert await claims(on) == volumes, "not before the proof"
+        budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
+        assert budget["spec"]["maxUnavailable"] == 0, "no other may be evicted"
+        seen: set[str] = set()
+        await on.until("the new volume", lambda: is_replaced(on, found, seen), DONE_S)
+        assert {"ReplacingVolume", "Removing", "Registering", "volume"} <= seen
+        after = await claims(on)
+        assert {name for name in after if after[name] != volumes[name]} == {f"data-{BOOKIE}"}
+        now = await health(found)
+        assert now[BOOKIE]["incarnation"] != before[BOOKIE]["incarnation"]
+        assert now[BOOKIE].get("incarnationsBefore", 0) == 0, "the old disks are retired"
+        assert now[BOOKIE]["writable"]
+        assert not now[BOOKIE]["draining"]
+        assert len(await on.notes("VolumeDeleted")) == 1
+        assert any("takes new ledgers" in one for one in await on.notes("VolumeReplaced"))
+        await on.until_condition("Ready", "True")
+        assert await on.handler.reconcile(await on.owner()) is None, "nothing begins again"
+        await asyncio.to_thread(read_all, found.service_url, tmp_path)
+
+
+async def test_it_is_refused_where_too_few_bookies_would_be_left(on: Rig, tmp_path: Path) -> None:
+    async with processes(tmp_path, 2) as found:
+        await complete(on, found, bookie={"replicas": 2})
+        await asyncio.to_thread(publish, found.service_url, tmp_path)
+        volumes = await claims(on)
+        await ask(on, BOOKIE)
+        refused = await on.until_condition("VolumeReplacementRefused", "True")
+        assert "Add a bookie first" in refused["message"]
+        assert "ledger" in refused["message"]
+        assert (await on.status())["drain"]["step"] == "Refused"
+        await ask(on, f"{NAME}-bookie-7")
+
+        async def told() -> bool:
+            return "m-bookie-0 to m-bookie-1" in (await on.condition(refused["type"]))["message"]
+
+        await on.until("which bookies there are", told)
+        await ask(on, None)
+        await on.until_condition("VolumeReplacementRefused", "False")
+        assert await claims(on) == volumes
+
+
+class Mortal(KubeClient):
+    """Its process dies of every write: the server has done it, and nobody reads the answer."""
+
+    async def request(self, method: str, *args: Any, **kwargs: Any) -> Object:
+        answer = await super().request(method, *args, **kwargs)
+        if method != "GET":
+            raise asyncio.CancelledError
+        return answer
+
+
+async def test_an_operator_that_dies_of_its_every_write_replaces_it_all_the_same(
+    on: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process gets one write done, of Kubernetes or of the brokers: all states are met."""
+    call = AdminClient.call
+
+    async def fatal(self: AdminClient, method: str, *args: Any, **kwargs: Any) -> Any:
+        answer = await call(self, method, *args, **kwargs)
+        if method != "GET":
+            raise asyncio.CancelledError
+        return answer
+
+    async with processes(tmp_path, 3) as found:
+        await complete(on, found)
+        await asyncio.to_thread(publish, found.service_url, tmp_path)
+        await found.follow(on)
+        volumes, before = await claims(on), await health(found)
+        await ask(on, BOOKIE)
+        monkeypatch.setattr(AdminClient, "call", fatal)
+        deaths = 0
+        changes: set[tuple[str, str]] = set()
+
+        async def dies_and_is_followed() -> bool:
+            nonlocal deaths
+            mortal = Mortal.connect()
+            handler = ClusterHandler(SETTINGS, mortal, Events(mortal))
+            look = asyncio.ensure_future(handler.reconcile(await on.owner()))
+            await asyncio.wait({look})
+            await handler.close()
+            await mortal.close()
+            deaths += look.cancelled()
+            await on.kubelet()
+            changes.update((await claims(on)).items())
+            return await is_replaced(on, found, set())
+
+        await until("the new volume", dies_and_is_followed, DONE_S)
+        monkeypatch.undo()
+        assert deaths >= 8
+        assert changes - set(volumes.items()) == {
+            (f"data-{BOOKIE}", (await claims(on))[f"data-{BOOKIE}"])
+        }, "one volume, once"
+        now = await health(found)
+        assert now[BOOKIE]["incarnation"] != before[BOOKIE]["incarnation"]
+        assert not any(one["draining"] for one in now.values())
+        await on.until_condition("Ready", "True")
+        await asyncio.to_thread(read_all, found.service_url, tmp_path)
