@@ -32,6 +32,9 @@ TIMEOUT_S = 180
 
 # gRPC's threads are no reason for the process that becomes Spark's JVM to end: it execs at once.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# The keys of the S3 server that some tests start; workers inherit what the JVM has.
+os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
+os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 DETAILS_MAX: Final = 1000
-ERROR_CHARS_MAX: Final = 1000
+ERROR_CHARS_MAX: Final = 400
 TERMINATION_BYTES_MAX: Final = 4096
 """What Kubernetes keeps of a container's last words."""
 
@@ -70,7 +70,7 @@ class Summary:
         """Of the process."""
         return EXIT_CODES[self.state]
 
-    def document(self, details_max: int = DETAILS_MAX) -> bytes:
+    def document(self, details_max: int = DETAILS_MAX, metrics_max: int | None = None) -> bytes:
         """The JSON document, on one line."""
         return msgspec.json.encode(
             {
@@ -79,21 +79,17 @@ class Summary:
                 "startedMs": self.started_ms,
                 "finishedMs": self.finished_ms,
                 "error": self.error,
-                "metrics": self.metrics,
+                "metrics": dict(list(self.metrics.items())[:metrics_max]),
                 "details": self.details[:details_max],
             }
         )
 
     def termination_message(self) -> bytes:
-        """The document with as many details as fit into TERMINATION_BYTES_MAX."""
-        low, high = 0, len(self.details)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if len(self.document(middle)) <= TERMINATION_BYTES_MAX:
-                low = middle
-            else:
-                high = middle - 1
-        return self.document(low)
+        """The document with as many details, then metrics, as fit into TERMINATION_BYTES_MAX."""
+        metrics = _most(len(self.metrics), lambda count: self.document(0, count))
+        return self.document(
+            _most(len(self.details), lambda count: self.document(count, metrics)), metrics
+        )
 
     def lines(self) -> Iterator[str]:
         """For people."""
@@ -110,3 +106,15 @@ class Summary:
 
 
 _number: Callable[[int | float], str] = "{:,}".format
+
+
+def _most(count: int, document: Callable[[int], bytes]) -> int:
+    """The greatest number, up to `count`, with which the document fits; 0 if none does."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(document(middle)) <= TERMINATION_BYTES_MAX:
+            low = middle
+        else:
+            high = middle - 1
+    return low

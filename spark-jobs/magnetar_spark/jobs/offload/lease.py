@@ -15,7 +15,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import Lease, LeaseLost, MetadataStore
 from magnetar.offload.records import job_key
 
-LEASE_S: Final = 30.0
+LEASE_S: Final = 15.0
 RENEWALS_PER_LEASE: Final = 3
 
 log = get_logger("magnetar.offload")

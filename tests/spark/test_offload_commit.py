@@ -1,0 +1,212 @@
+"""Attempts of the job `offload`: what a commit needs, and what is left where it fails."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from magnetar.bookie.api import BookieIdentity
+from magnetar.core.clock import SystemClock
+from magnetar.core.errors import PersistenceError
+from magnetar.ledger.metadata import Ensemble, LedgerMetadata, encode, ledger_key
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import BadRevision, MetadataUnavailable, Operation
+from magnetar.offload.file_format import EntryFileWriter
+from magnetar.offload.records import (
+    ATTEMPTS_PREFIX,
+    AttemptRecord,
+    OffloadRecord,
+    decode_attempt,
+    job_key,
+)
+from magnetar.offload.stores import StoreSpec, open_object_store
+from magnetar_spark.jobs.offload.attempts import Attempt, begin, claim, commit, give_up
+from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
+from magnetar_spark.jobs.offload.work import LedgerTask, Result
+from magnetar_spark.jobs.offload.writing import PROPERTY_CLUSTER
+from magnetar_spark.log.ledgers import live_file
+
+NAME = "public/default/persistent/t"
+LEDGER = 7
+BOOKIE = BookieIdentity("b", "1")
+
+
+class Silent(MemoryStore):
+    """Does not answer its next transactions; they happen all the same."""
+
+    silent = 0
+
+    async def transact(self, operations: Sequence[Operation]) -> int:
+        revision = await super().transact(operations)
+        if self.silent:
+            self.silent -= 1
+            raise MetadataUnavailable("no answer")
+        return revision
+
+
+def ledger() -> LedgerMetadata:
+    return LedgerMetadata(LEDGER, (Ensemble(0, (BOOKIE,)),), 1).closed(2, 30, 9)
+
+
+def task(folder: Path) -> LedgerTask:
+    spec = StoreSpec("filesystem", str(folder))
+    return LedgerTask(NAME, "persistent://public/default/t", -1, LEDGER, 30, 1, 9, spec)
+
+
+def file_of(attempt: Attempt, folder: Path) -> OffloadRecord:
+    return OffloadRecord(
+        ledger_id=LEDGER,
+        attempt=attempt.attempt,
+        store=task(folder).store,
+        path=attempt.path,
+        file_bytes=1,
+        entries=3,
+        length_bytes=30,
+        checksum=0,
+        created_ms=1,
+        closed_ms=9,
+        offloaded_ms=10,
+    )
+
+
+@pytest.fixture
+async def store() -> Silent:
+    store = Silent(SystemClock())
+    await store.put(ledger_key(LEDGER), encode(ledger()))
+    return store
+
+
+def written(folder: Path, path: str, cluster: str = "here") -> Path:
+    """A whole file."""
+    whole = folder / path
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    with whole.open("wb") as sink:
+        writer = EntryFileWriter(sink, managed_ledger=NAME, properties={PROPERTY_CLUSTER: cluster})
+        writer.add(LEDGER, 0, b"entry")
+        writer.close()
+    return whole
+
+
+async def test_a_commit_puts_the_record_and_takes_the_attempt(
+    store: Silent, tmp_path: Path
+) -> None:
+    attempt = await begin(store, task(tmp_path), "job", 5)
+    file = file_of(attempt, tmp_path)
+    assert await commit(store, attempt, NAME, file) is Result.OFFLOADED
+    assert await live_file(store, NAME, LEDGER) == file
+    assert await store.list(ATTEMPTS_PREFIX) == []
+
+
+async def test_a_commit_that_is_not_answered_counts_once(store: Silent, tmp_path: Path) -> None:
+    attempt = await begin(store, task(tmp_path), "job", 5)
+    store.silent = 1
+    assert await commit(store, attempt, NAME, file_of(attempt, tmp_path)) is Result.OFFLOADED
+
+
+async def test_of_two_attempts_one_is_live(store: Silent, tmp_path: Path) -> None:
+    first = await begin(store, task(tmp_path), "a", 5)
+    second = await begin(store, task(tmp_path), "b", 6)
+    assert first.path != second.path
+    assert await commit(store, second, NAME, file_of(second, tmp_path)) is Result.OFFLOADED
+    assert await commit(store, first, NAME, file_of(first, tmp_path)) is Result.ALREADY
+    loser = written(tmp_path, first.path)
+    await give_up(store, open_object_store(task(tmp_path).store), first)
+    assert not loser.exists()
+    assert await store.list(ATTEMPTS_PREFIX) == []
+    await give_up(store, open_object_store(task(tmp_path).store), first)  # again: no error
+
+
+async def test_a_ledger_that_was_trimmed_gets_no_file(store: Silent, tmp_path: Path) -> None:
+    attempt = await begin(store, task(tmp_path), "job", 5)
+    await store.delete(ledger_key(LEDGER))
+    assert await commit(store, attempt, NAME, file_of(attempt, tmp_path)) is Result.GONE
+    assert await live_file(store, NAME, LEDGER) is None
+
+
+async def test_a_ledger_that_got_another_bookie_is_offloaded(store: Silent, tmp_path: Path) -> None:
+    """Its record changes between the commit's look at it and the commit."""
+    attempt = await begin(store, task(tmp_path), "job", 5)
+    transact, moved = (
+        store.transact,
+        ledger().with_ensembles((Ensemble(0, (BookieIdentity("c", "1"),)),)),
+    )
+
+    async def first_moved(operations: Sequence[Operation]) -> int:
+        store.transact = transact  # type: ignore[method-assign]
+        await store.put(ledger_key(LEDGER), encode(moved))
+        return await transact(operations)
+
+    store.transact = first_moved  # type: ignore[method-assign]
+    assert await commit(store, attempt, NAME, file_of(attempt, tmp_path)) is Result.OFFLOADED
+
+
+async def test_a_file_of_another_length_is_no_file_of_the_ledger(
+    store: Silent, tmp_path: Path
+) -> None:
+    attempt = await begin(store, task(tmp_path), "job", 5)
+    short = msgspec.structs.replace(file_of(attempt, tmp_path), entries=2)
+    with pytest.raises(PersistenceError, match="3 entries of 30 bytes, its file 2"):
+        await commit(store, attempt, NAME, short)
+
+
+async def test_what_a_cleaner_has_claimed_cannot_be_committed(
+    store: Silent, tmp_path: Path
+) -> None:
+    attempt = await begin(store, task(tmp_path), "dead", 5)
+    record = decode_attempt(attempt.key, (await store.list(ATTEMPTS_PREFIX))[0].value)
+    claimed = await claim(store, attempt, record, "cleaner")
+    with pytest.raises(PersistenceError, match="was cleaned up"):
+        await commit(store, attempt, NAME, file_of(attempt, tmp_path))
+    with pytest.raises(BadRevision):
+        await claim(store, attempt, record, "another cleaner")
+    assert claimed.revision > attempt.revision
+
+
+async def test_attempts_of_dead_jobs_go_with_their_files(store: Silent, tmp_path: Path) -> None:
+    await store.put(job_key("alive"), b"{}")
+    dead = await begin(store, task(tmp_path), "dead", 5)
+    alive = await begin(store, task(tmp_path), "alive", 5)
+    mine = await begin(store, task(tmp_path), "mine", 5)
+    await store.put(job_key("mine"), b"{}")
+    half = tmp_path / dead.path
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half a file")
+    removed = await remove_attempts(store, "mine", all_tasks_over=False)
+    assert (removed.files, removed.errors) == (1, [])
+    assert not half.exists()
+    left = {record.key for record in await store.list(ATTEMPTS_PREFIX)}
+    assert left == {alive.key, mine.key}
+    assert (await remove_attempts(store, "mine", all_tasks_over=True)).files == 1
+    assert {record.key for record in await store.list(ATTEMPTS_PREFIX)} == {alive.key}
+
+
+async def test_a_cleaner_that_died_is_cleaned_up_after(store: Silent, tmp_path: Path) -> None:
+    attempt = await begin(store, task(tmp_path), "dead", 5)
+    record = AttemptRecord(task(tmp_path).store, attempt.path, 5, "dead")
+    await claim(store, attempt, record, "dead cleaner")
+    assert (await remove_attempts(store, "mine", all_tasks_over=False)).files == 1
+    assert await store.list(ATTEMPTS_PREFIX) == []
+
+
+async def test_the_sweep_takes_what_nobody_names_and_this_cluster_wrote(
+    store: Silent, tmp_path: Path
+) -> None:
+    spec = task(tmp_path).store
+    live, begun, lost, foreign = [await begin(store, task(tmp_path), "job", 5) for _ in range(4)]
+    assert await commit(store, live, NAME, file_of(live, tmp_path)) is Result.OFFLOADED
+    for nameless in (lost, foreign):
+        await store.delete(nameless.key)
+    paths: dict[str, Path] = {}
+    for each in (live, begun, lost):
+        paths[each.key] = written(tmp_path, each.path)
+    paths[foreign.key] = written(tmp_path, foreign.path, cluster="elsewhere")
+    other = paths[lost.key].with_name("notes.txt")
+    other.write_text("not ours")
+    young = await sweep(store, spec, NAME, "here", age_s=3600)
+    assert (young.files, young.errors) == (0, [])
+    old = await sweep(store, spec, NAME, "here", age_s=-60)
+    assert (old.files, old.errors) == (1, [])
+    gone: Callable[[Attempt], bool] = lambda each: not paths[each.key].exists()  # noqa: E731
+    assert [gone(each) for each in (live, begun, lost, foreign)] == [False, False, True, False]
+    assert other.exists()
