@@ -5,7 +5,7 @@ from random import Random
 import obstore
 
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.metadata import decode, ledger_key
+from magnetar.ledger.metadata import LedgerState, decode, ledger_key
 from magnetar.metadata.store import ABSENT, Check, MetadataStore, Put
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.records import OffloadRecord, encode, object_path, offload_key
@@ -49,6 +49,7 @@ async def move(
     stored = await store.get(key)
     assert stored is not None
     metadata = decode(key, stored.value)
+    assert metadata.state is LedgerState.CLOSED
     reader = await ledgers.open(ledger_id, recover=False)
     objects = open_object_store(spec)
     path = object_path(name, ledger_id, "test")

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from magnetar.bookie.api import NoSuchLedger
 from magnetar.compaction.deleting import discard, empty_trash
 from magnetar.core.errors import MagnetarError, MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
@@ -26,6 +27,7 @@ from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import (
     NO_LEDGER,
+    LedgerItem,
     ManagedLedgerRecord,
     cursor_name,
     cursors_prefix,
@@ -107,17 +109,35 @@ async def _load_ledgers(
                 "but not the last"
             )
         await check_claim(context, ledger_list.name)
-        reader = await context.ledgers.open(item.ledger_id, recover=True)
-        info = LedgerInfo(
-            item.ledger_id,
-            item.created_ms,
-            entries=reader.last_entry + 1,
-            size_bytes=reader.length_bytes,
-            closed_ms=reader.metadata.closed_ms or context.clock.now_ms(),
-        )
+        info = await _ended(ledger_list.name, item, context)
         index.add(info)
         if not info.entries:
             ledger_list.drop_empty(info.ledger_id)
+
+
+async def _ended(name: str, item: LedgerItem, context: Context) -> LedgerInfo:
+    """The newest ledger, of which the list does not say yet where it ended."""
+    try:
+        reader = await context.ledgers.open(item.ledger_id, recover=True)
+    except NoSuchLedger:
+        # Ended and offloaded before the list was written again; bookies have let go of it.
+        moved = await context.cold.record(name, item.ledger_id)
+        if moved is None:
+            raise
+        return LedgerInfo(
+            item.ledger_id,
+            item.created_ms,
+            entries=moved.entries,
+            size_bytes=moved.length_bytes,
+            closed_ms=moved.closed_ms,
+        )
+    return LedgerInfo(
+        item.ledger_id,
+        item.created_ms,
+        entries=reader.last_entry + 1,
+        size_bytes=reader.length_bytes,
+        closed_ms=reader.metadata.closed_ms or context.clock.now_ms(),
+    )
 
 
 async def _load_cursor(

@@ -1,10 +1,10 @@
 """Format version 1 of an entry file: its columns, index and bounds (docs/offload-format.md).
 
 The file is Parquet, one row per entry. In the footer's key-value metadata there is an index beside
-Parquet's own: of each row group its first and last position, its rows, where its bytes are and
+Parquet's own: of each row group its first and last position, its rows, where its bytes are, and
 their checksum. The footer has a checksum of itself, in one more pair: computed with zeros in its
-place, then put there. So no byte reaches Arrow that is not what was written; its parsers are made for
-sound files, and a changed byte may end the process.
+place, then put there. So no byte reaches Arrow that is not what was written: its parsers are made
+for sound files, and a changed byte may end the process.
 
 pyarrow is imported when the first file is written or read, not before.
 """
