@@ -28,7 +28,7 @@ from tests.support.kube import (
 )
 from tests.support.kube_volumes import open_volumes
 
-from . import autoscaled, operated, plain
+from . import autoscaled, leaving, operated, plain
 from .load import Load
 from .world import StepError, World
 
@@ -101,6 +101,8 @@ def operated_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "brokers 2, 3, 2 under load", lambda: operated.scale_brokers(world, load)
     yield "bookies 3, 4, 3 under load", lambda: operated.scale_bookies(world, load)
     yield "bookies scaled by hand are put back", lambda: operated.scaled_by_hand(world)
+    yield "a bookie gets a new volume under load", lambda: leaving.replace_volume(world, load)
+    yield "bookies are evicted one at a time", lambda: leaving.evictions(world, load)
     yield "a new setting rolls the brokers", lambda: operated.new_setting(world, load)
     yield "the operator goes and comes back", lambda: operated.operator_goes(world, load)
     yield "no receipted message is lost", lambda: plain.nothing_was_lost(world, load)
