@@ -1,9 +1,6 @@
 """The job `compact` against a real cluster: its artefacts, the swap, and what it leaves behind."""
 
 import asyncio
-import json
-from collections.abc import Callable, Coroutine
-from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,30 +8,20 @@ import pulsar
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark.conftest import Log
-from tests.support.compaction import LogEntry, compacted, messages
+from tests.support.compact_rig import Batch, CompactRig, write
+from tests.support.compaction import compacted, messages
 
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.compaction.records import (
     CompactionRecord,
     CompactionRequest,
     RequestState,
-    compaction_key,
-    decode_compaction,
-    decode_request,
     encode,
     request_key,
 )
-from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.metadata.store import MetadataStore
-from magnetar.offload.file_format import EntryFile
-from magnetar.offload.stores import open_object_store
-from magnetar_spark.jobs import main as jobs
 from magnetar_spark.jobs.compact import swap
-from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.reading import EntryReader
-from magnetar_spark.log.running import run
-from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
 
 T = TypeVar("T")
@@ -45,104 +32,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-class Cluster:
-    """The job, and what it leaves."""
-
-    def __init__(self, log: Log, cluster: LocalCluster, folder: Path) -> None:
-        self.log = log
-        self.cluster = cluster
-        self.folder = folder
-
-    def compact(self, *args: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-        """Runs the job; its summary."""
-        options = self.log.options("")
-        code = jobs.main(
-            [
-                *("compact", "--metadata-url", options["metadata.url"]),
-                *("--admin-url", options["admin.url"]),
-                *("--store", self.folder.as_uri(), "--json", "--no-progress", *args),
-            ]
-        )
-        document: dict[str, Any] = json.loads(capsys.readouterr().out)
-        document["code"] = code
-        return document
-
-    def in_store(self, body: Callable[[MetadataStore], Coroutine[Any, Any, T]]) -> T:
-        async def opened() -> T:
-            async with opened_log(LogSettings(self.cluster.metadata_url)) as log:
-                return await body(log.store)
-
-        return run(opened())
-
-    def record(self, topic: str) -> CompactionRecord | None:
-        async def read(store: MetadataStore) -> CompactionRecord | None:
-            stored = await store.get(compaction_key(log_name(parse_topic(topic))))
-            return None if stored is None else decode_compaction(stored.key, stored.value)
-
-        return self.in_store(read)
-
-    def request(self, topic: str) -> CompactionRequest | None:
-        async def read(store: MetadataStore) -> CompactionRequest | None:
-            stored = await store.get(request_key(log_name(parse_topic(topic))))
-            return None if stored is None else decode_request(stored.key, stored.value)
-
-        return self.in_store(read)
-
-    def artefact(self, topic: str) -> list[LogEntry]:
-        """Every entry of the live artefact, checked, in order."""
-        record = self.record(topic)
-        assert record is not None
-
-        async def read() -> list[LogEntry]:
-            found: list[LogEntry] = []
-            store = open_object_store(record.store)
-            for each in record.files:
-                file = await EntryFile.open(store, each.path, file_bytes=each.file_bytes)
-                for group in file.groups:
-                    for ledger_id, entry_id, data in await file.read_group(group.number):
-                        found.append(LogEntry(Position(ledger_id, entry_id), data))
-            assert [each.position for each in found] == sorted({each.position for each in found})
-            return found
-
-        return run(read())
-
-    def raw(self, topic: str) -> list[LogEntry]:
-        """Every entry of the log."""
-        plan = self.log.plan(topic)
-        settings = LogSettings(self.cluster.metadata_url)
-        with EntryReader(settings, plan.bookies) as reader:
-            return [
-                LogEntry(Position(ranged.ledger_id, entry_id), data)
-                for task in plan.tasks
-                for ranged in task
-                for group in reader.read(ranged)
-                for entry_id, data in group
-            ]
-
-    def files(self) -> set[str]:
-        found = self.folder.rglob("*.parquet")
-        return {str(path.relative_to(self.folder)) for path in found}
-
-
 @pytest.fixture
-def rig(log: Log, cluster: LocalCluster, folder: Path) -> Cluster:
-    return Cluster(log, cluster, folder)
-
-
-Batch = list[tuple[str | None, bytes]]
-
-
-def write(client: pulsar.Client, topic: str, batches: list[Batch], **options: Any) -> None:
-    """Each list as one batch; empty values are tombstones."""
-    producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=60_000, **options
-    )
-    with closing(producer):
-        for inside in batches:
-            for key, value in inside:
-                keyed = {} if key is None else {"partition_key": key}
-                producer.send_async(value, lambda *_: None, **keyed)
-            producer.flush()
+def rig(log: Log, cluster: LocalCluster, folder: Path) -> CompactRig:
+    return CompactRig(log, cluster, folder)
 
 
 def history(topic_seed: int, count: int, keys: int) -> list[Batch]:
@@ -161,7 +53,7 @@ def history(topic_seed: int, count: int, keys: int) -> list[Batch]:
 
 @pytest.mark.usefixtures("spark")
 def test_by_spark_step_by_step(
-    rig: Cluster, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
+    rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lz4, zstd = pulsar.CompressionType.LZ4, pulsar.CompressionType.ZSTD
     write(client, topic, history(1, 60, 40), compression_type=lz4)
@@ -191,7 +83,7 @@ def test_by_spark_step_by_step(
 
 
 def test_small_topics_without_spark(
-    rig: Cluster, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
+    rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(client, topic, history(2, 25, 15))
     done = rig.compact("--topic", topic, capsys=capsys)
@@ -210,7 +102,7 @@ def test_small_topics_without_spark(
 
 
 def test_two_at_once(
-    rig: Cluster,
+    rig: CompactRig,
     client: pulsar.Client,
     topic: str,
     capsys: pytest.CaptureFixture[str],
@@ -237,7 +129,7 @@ def test_two_at_once(
 
 
 def test_requests(
-    rig: Cluster, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
+    rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(client, topic, history(4, 10, 5))
     name = log_name(parse_topic(topic))

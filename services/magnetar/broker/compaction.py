@@ -5,16 +5,36 @@ beyond the horizon: what was not compacted yet is never let go by retention. Pul
 cursor for that, `__compaction`; here it is one question to metadata before a ledger goes.
 """
 
+from collections.abc import Sequence
+from typing import Final
+
+from magnetar.broker.compaction_state import (
+    NEVER_COMPACTED,
+    CompactionFacts,
+    CompactionStatus,
+    status_of,
+)
 from magnetar.broker.dispatch.compacted import CompactedLog
 from magnetar.broker.offloading import topic_of
 from magnetar.broker.policies.applied import BrokerPolicies
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.compaction.artefact import Artefacts
+from magnetar.compaction.records import (
+    CompactionRequest,
+    decode_request,
+    encode,
+    job_key,
+    request_key,
+)
 from magnetar.core.clock import Clock
+from magnetar.core.errors import Conflict
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.metadata.store import MetadataStore
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
+
+ATTEMPTS_MAX: Final = 8
 
 
 class Compaction:
@@ -24,6 +44,7 @@ class Compaction:
         self, store: MetadataStore, files: ColdFiles, policies: BrokerPolicies, clock: Clock
     ) -> None:
         self.artefacts = Artefacts(store, files)
+        self._store = store
         self._policies = policies
         self._clock = clock
 
@@ -37,3 +58,54 @@ class Compaction:
         if artefact is not None:
             return artefact.horizon
         return EARLIEST if self._policies.value(topic_of(name), COMPACTION_THRESHOLD) else None
+
+    # -- what is asked for, and what came of it
+
+    async def request(self, names: Sequence[str]) -> None:
+        """Has the next job compact these logs. Raises Conflict where all are at it."""
+        asked = [await self._request(name) for name in names]
+        if names and not any(asked):
+            raise Conflict("Compaction already in progress")
+
+    async def _request(self, name: str) -> bool:
+        """Whether it was not asked for already."""
+        key = request_key(name)
+        for _ in range(ATTEMPTS_MAX):
+            before, revision = await self._asked(name)
+            if (await self._status(before)).status == "RUNNING":
+                return False
+            asked = CompactionRequest(
+                self._clock.now_ms(), failed_ms=0 if before is None else before.failed_ms
+            )
+            try:
+                await self._store.put(key, encode(asked), expected=revision)
+            except BadRevision:
+                continue  # a job ended, or another asked
+            return True
+        return False
+
+    async def status(self, name: str) -> CompactionStatus:
+        """What the last compaction of the log came to."""
+        return await self._status((await self._asked(name))[0])
+
+    async def _status(self, request: CompactionRequest | None) -> CompactionStatus:
+        alive = False
+        if request is not None and request.job and not request.finished:
+            alive = await self._store.get(job_key(request.job)) is not None
+        return status_of(request, job_alive=alive)
+
+    async def facts(self, ledger: ManagedLedger) -> CompactionFacts:
+        """For stats. One look at metadata where the log was never compacted."""
+        request, _ = await self._asked(ledger.name)
+        if request is None:
+            return NEVER_COMPACTED
+        artefact = await self.artefacts.live(ledger.name, ledger.created_ms)
+        record = None if artefact is None else artefact.record
+        return CompactionFacts(record, request.failed_ms)
+
+    async def _asked(self, name: str) -> tuple[CompactionRequest | None, int]:
+        key = request_key(name)
+        stored = await self._store.get(key)
+        if stored is None:
+            return None, ABSENT
+        return decode_request(key, stored.value), stored.revision

@@ -26,7 +26,7 @@ from magnetar.admin.routers.partitioned import partitioned_metadata
 from magnetar.admin.routes import Routes
 from magnetar.admin.stats.internal import internal_info, internal_stats
 from magnetar.admin.stats.partitioned import partitioned_stats
-from magnetar.admin.stats.topic import TopicStats, add_earliest_times, topic_stats
+from magnetar.admin.stats.topic import TopicStats, add_earliest_times, compaction_stats, topic_stats
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic, ledger_name
@@ -158,7 +158,8 @@ async def _internal(service: BrokerService, topic: Topic) -> dict[str, object]:
     if not isinstance(topic, PersistentTopic):
         return internal_stats(topic)
     moved = await service.offloading.refresh(topic.managed_ledger, always=True)
-    return internal_stats(topic, moved.sizes)
+    facts = await service.compaction.facts(topic.managed_ledger)
+    return internal_stats(topic, moved.sizes, facts.record)
 
 
 async def _stats(request: Request, topic: Topic) -> TopicStats:
@@ -171,6 +172,7 @@ async def _stats(request: Request, topic: Topic) -> TopicStats:
         found.last_offload_ledger_id = moved.last_ledger_id
         found.last_offload_success_time_stamp = moved.last_success_ms
         found.last_offload_failure_time_stamp = moved.last_failure_ms
+        found.compaction = compaction_stats(await service.compaction.facts(topic.managed_ledger))
     if bodies.flag(request, "excludePublishers"):
         found.publishers = []
     if bodies.flag(request, "excludeConsumers"):

@@ -1,6 +1,7 @@
 """`GET …/internalStats` and `…/internal-info`: ledgers and cursors, as loaded and as recorded."""
 
 from collections.abc import Container
+from typing import Final
 
 import msgspec
 
@@ -9,11 +10,12 @@ from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
+from magnetar.compaction.records import CompactionRecord
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.factory import ManagedLedgerInfo
 from magnetar.managed_ledger.stats import CursorStats
 
-NO_COMPACTED_LEDGER = {
+NO_COMPACTED_LEDGER: Final[dict[str, object]] = {
     "ledgerId": -1,
     "entries": -1,
     "size": -1,
@@ -22,7 +24,9 @@ NO_COMPACTED_LEDGER = {
 }
 
 
-def internal_stats(topic: Topic, moved: Container[int] = ()) -> dict[str, object]:
+def internal_stats(
+    topic: Topic, moved: Container[int] = (), compacted: CompactionRecord | None = None
+) -> dict[str, object]:
     """The loaded topic's ledgers and cursors; of `moved` ledgers there are files."""
     if not isinstance(topic, PersistentTopic):
         return {
@@ -45,8 +49,16 @@ def internal_stats(topic: Topic, moved: Container[int] = ()) -> dict[str, object
         for name, cursor in found.cursors.items()
     }
     document["schemaLedgers"] = []
-    document["compactedLedger"] = NO_COMPACTED_LEDGER
+    document["compactedLedger"] = compacted_ledger(compacted)
     return document
+
+
+def compacted_ledger(record: CompactionRecord | None) -> dict[str, object]:
+    """An artefact is no ledger and has no id, but so many entries and bytes."""
+    if record is None:
+        return dict(NO_COMPACTED_LEDGER)
+    found = {"entries": record.entries, "size": record.length_bytes, "offloaded": True}
+    return NO_COMPACTED_LEDGER | found
 
 
 def _cursor(

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from magnetar.admin.stats.publisher import PublisherStats, publisher_stats
+from magnetar.broker.compaction_state import CompactionFacts
 from magnetar.broker.dispatch.metadata import publish_time_ms
 from magnetar.broker.lifecycle.quota import QuotaType, quotas_of
 from magnetar.broker.subscription.stats import SubscriptionStats
@@ -20,12 +21,25 @@ UNLIMITED: Final = -1
 
 
 class CompactionStats(msgspec.Struct, rename="camel"):
-    """Compaction never ran."""
+    """The last compaction; all 0: none ever ran."""
 
     last_compaction_removed_event_count: int = 0
     last_compaction_succeed_timestamp: int = 0
     last_compaction_failed_timestamp: int = 0
     last_compaction_duration_time_in_mills: int = 0
+
+
+def compaction_stats(facts: CompactionFacts) -> CompactionStats:
+    """From what metadata says."""
+    record = facts.record
+    if record is None:
+        return CompactionStats(last_compaction_failed_timestamp=facts.failed_ms)
+    return CompactionStats(
+        last_compaction_removed_event_count=record.messages_removed,
+        last_compaction_succeed_timestamp=record.compacted_ms,
+        last_compaction_failed_timestamp=facts.failed_ms,
+        last_compaction_duration_time_in_mills=record.duration_ms,
+    )
 
 
 class TopicStats(msgspec.Struct, rename="camel", kw_only=True):

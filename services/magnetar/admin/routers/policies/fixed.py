@@ -1,7 +1,7 @@
 """What Pulsar has beside the policies of the registry: properties, and answers that never change.
 
 Entry filters, shadow topics, resource groups and the like are features that Magnetar does not have:
-they answer as they do where nothing was set. Compaction has done nothing yet.
+they answer as they do where nothing was set.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,6 @@ OF_NAMESPACES: Final[dict[str, Callable[[Document], object]]] = {
     "resourcegroup": lambda _: None,
 }
 OF_TOPICS: Final[dict[str, object]] = {
-    "compaction": {"status": "NOT_RUN", "lastError": ""},
     "dispatcherPauseOnAckStatePersistent": False,
     "entryFilters": None,
     "shadowTopics": None,
