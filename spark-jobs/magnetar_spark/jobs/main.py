@@ -32,6 +32,7 @@ from magnetar_spark.log.topics import Selection
 
 KINDS: Final = {
     "offload": "write closed ledgers to object storage, and have the bookies let go of them",
+    "backlog": "explain what subscriptions left unread: tables, report, metrics",
     "compact": "write the latest value of each key, for readers of compacted topics",
 }
 METADATA_URL_DEFAULT: Final = "etcd:http://127.0.0.1:2379"

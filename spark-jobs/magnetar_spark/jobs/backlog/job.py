@@ -1,0 +1,219 @@
+"""The steps of the job: gather, scan, compare with the run before, write, publish a summary."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from magnetar.core.errors import PreconditionFailed
+from magnetar.metadata.store import MetadataStore
+from magnetar_spark.jobs.backlog import assemble, attention, metrics, report
+from magnetar_spark.jobs.backlog.attention import Finding
+from magnetar_spark.jobs.backlog.gather import Gathered, Questions, gather
+from magnetar_spark.jobs.backlog.output import Output, run_ms, run_name
+from magnetar_spark.jobs.backlog.policies import Keeping, parse_retention, parse_time_ms
+from magnetar_spark.jobs.backlog.scan_plan import ScanRange, scan_plan
+from magnetar_spark.jobs.backlog.sums import Scanned, scan_with_spark, tasks_of
+from magnetar_spark.jobs.backlog.tables import Rows, table
+from magnetar_spark.jobs.backlog.topic_rows import Earlier
+from magnetar_spark.jobs.backlog.what_if import parse_scenarios
+from magnetar_spark.jobs.context import JobContext
+from magnetar_spark.jobs.summary import Summary
+from magnetar_spark.log.access import opened_log
+from magnetar_spark.log.running import run as wait
+
+WORST: Final = 20
+ANALYTICS_PREFIX: Final = "/analytics/backlog/"
+REPORT: Final = "report.html"
+METRICS: Final = "metrics.prom"
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The flags, checked."""
+
+    output: Output | None
+    questions: Questions
+    scan_bytes_max: int
+    top: int
+
+
+def run(job: JobContext) -> Summary:
+    """See the module's text."""
+    options = _checked(job)
+    now_ms = job.clock.now_ms()
+    gathered = wait(_gathered(job, options))
+    for topic, error in gathered.failures:
+        job.summary.failure(error, topic=topic)
+    scanned = _scanned(job, options, gathered)
+    rows, before_ms = _rows(options.output, gathered, scanned, now_ms)
+    found = attention.findings(rows)
+    _count(job.summary, rows, found)
+    if options.output is not None:
+        _write(options, rows, found, gathered.notes, now_ms, before_ms)
+    if not job.arguments.no_publish and not job.selection.topics:
+        wait(_publish(job, rows, found, now_ms))
+    return job.summary
+
+
+def _checked(job: JobContext) -> _Options:
+    """Ends the process, as bad arguments do, where a flag is not understood."""
+    try:
+        return _options(job)
+    except PreconditionFailed as error:
+        refuse: Callable[[str], NoReturn] = job.arguments.refuse
+        refuse(str(error))
+
+
+def _options(job: JobContext) -> _Options:
+    args = job.arguments
+    default: Keeping | None = None
+    if args.default_retention or args.default_ttl:
+        ttl_ms = parse_time_ms(args.default_ttl or "0")
+        default = Keeping(parse_retention(args.default_retention or "0"), max(0, ttl_ms // 1000))
+    if args.scan_bytes_max < 0 or args.top < 1:
+        raise PreconditionFailed("--scan-bytes-max must be 0 or more, --top 1 or more")
+    scenarios = parse_scenarios(args.what_if)
+    output = Output(args.output) if args.output else None
+    return _Options(output, Questions(scenarios, default), args.scan_bytes_max, args.top)
+
+
+async def _gathered(job: JobContext, options: _Options) -> Gathered:
+    async with opened_log(job.log) as log:
+        topics = await job.topics(log.store)
+        with job.progress.units("topics", len(topics)) as advance:
+            return await gather(
+                log, topics, options.questions, job.log.admin_url, job.clock, advance
+            )
+
+
+def _scanned(job: JobContext, options: _Options, gathered: Gathered) -> Scanned:
+    if not options.scan_bytes_max:
+        return Scanned()
+    ranges: list[ScanRange] = []
+    for facts in gathered.topics:
+        ranges += scan_plan(facts.state, options.scan_bytes_max)
+    tasks = tasks_of(ranges)
+    if not tasks:
+        return Scanned()
+    return scan_with_spark(job.spark, job.log, tasks, gathered.bookies, job.progress)
+
+
+def _rows(
+    output: Output | None, gathered: Gathered, scanned: Scanned, now_ms: int
+) -> tuple[Rows, int | None]:
+    """The tables, and when the run was that they are compared with."""
+    before: Earlier = {}
+    before_topics: Earlier = {}
+    run = None if output is None else output.run_before(now_ms)
+    if output is not None and run is not None:
+        at_ms = run_ms(run)
+        before = assemble.earlier(output.rows("subscriptions", run), at_ms)
+        before_topics = assemble.earlier(output.rows("topics", run), at_ms)
+    rows = assemble.rows_of(gathered, scanned, before, before_topics)
+    return rows, None if run is None else run_ms(run)
+
+
+def _write(
+    options: _Options,
+    rows: Rows,
+    found: list[Finding],
+    notes: list[str],
+    now_ms: int,
+    before_ms: int | None,
+) -> None:
+    """Subscriptions last of the tables: the next run takes a run for whole that has them."""
+    output = options.output
+    assert output is not None  # noqa: S101  (the caller looks)
+    run = run_name(now_ms)
+    for name in sorted(rows, key=lambda name: name == "subscriptions"):
+        output.put_table(name, run, table(name, rows[name]))
+    page = report.html(rows, found, notes, now_ms, before_ms, options.top)
+    output.put(REPORT, page.encode())
+    output.put(METRICS, metrics.text(rows, now_ms).encode())
+
+
+def _count(summary: Summary, rows: Rows, found: list[Finding]) -> None:
+    """Totals, and the worst."""
+    subscriptions = rows["subscriptions"]
+    summary.metrics |= {
+        "topics": len(rows["topics"]),
+        "subscriptions": len(subscriptions),
+        "backlogEntries": sum(row["entries"] or 0 for row in subscriptions),
+        "backlogMessages": sum(row["messages"] or 0 for row in subscriptions),
+        "backlogBytes": sum(row["bytes"] or 0 for row in subscriptions),
+        "oldestAgeSeconds": max((row["age_s"] or 0 for row in subscriptions), default=0),
+        "growing": sum(row["trend"] == "growing" for row in subscriptions),
+        "stalled": sum(row["trend"] == "stalled" for row in subscriptions),
+        "unreadable": sum(bool(row["error"]) for row in subscriptions),
+        "bytesOnBookies": sum(row["bytes_on_bookies"] for row in rows["topics"]),
+        "bytesCold": sum(row["bytes_cold"] for row in rows["topics"]),
+        "bytesFreeable": sum(
+            row["bytes_on_bookies"] for row in rows["what_if"] if row["scenario"] == "now"
+        ),
+        "deadLetters": sum(
+            row["messages"] for row in rows["flows"] if row["kind"] == "dead-letter"
+        ),
+        "scannedBytes": sum(row["scanned_bytes"] for row in rows["topics"]),
+        "findings": len(found),
+    }
+    for row in worst(rows, WORST):
+        summary.detail(**row)
+
+
+def worst(rows: Rows, count: int) -> list[dict[str, Any]]:
+    """The subscriptions that are furthest behind, as a summary has them: the names of its JSON."""
+    behind = [row for row in rows["subscriptions"] if row["entries"] or row["error"]]
+    behind.sort(key=lambda row: (not row["error"], -(row["bytes"] or 0), -(row["entries"] or 0)))
+    return [
+        {
+            "topic": row["topic"],
+            "subscription": row["subscription"],
+            "entries": row["entries"],
+            "bytes": row["bytes"],
+            "ageSeconds": row["age_s"],
+            "trend": row["trend"],
+            "growthPerSecond": row["growth_per_s"],
+            "drainsInSeconds": row["drains_in_s"],
+        }
+        for row in behind[:count]
+    ]
+
+
+async def _publish(job: JobContext, rows: Rows, found: list[Finding], now_ms: int) -> None:
+    """One small record for each namespace, which brokers and operators may show."""
+    async with opened_log(job.log) as log:
+        for namespace in sorted({row["namespace"] for row in rows["topics"]}):
+            await _put(log.store, namespace, rows, found, now_ms)
+
+
+async def _put(
+    store: MetadataStore, namespace: str, rows: Rows, found: list[Finding], now_ms: int
+) -> None:
+    prefix = f"persistent://{namespace}/"
+    own: Rows = {
+        "topics": [row for row in rows["topics"] if row["namespace"] == namespace],
+        "subscriptions": [row for row in rows["subscriptions"] if row["namespace"] == namespace],
+    }
+    record = {
+        "version": 1,
+        "atMs": now_ms,
+        "topics": len(own["topics"]),
+        "subscriptions": len(own["subscriptions"]),
+        "backlogEntries": sum(row["entries"] or 0 for row in own["subscriptions"]),
+        "backlogBytes": sum(row["bytes"] or 0 for row in own["subscriptions"]),
+        "bytesOnBookies": sum(row["bytes_on_bookies"] for row in own["topics"]),
+        "worst": worst(own, WORST),
+        "findings": [
+            {
+                "severity": each.severity.name.lower(),
+                "kind": each.kind,
+                "topic": each.topic,
+                "subscription": each.subscription,
+            }
+            for each in found
+            if each.topic.startswith(prefix)
+        ][:WORST],
+    }
+    await store.put(ANALYTICS_PREFIX + namespace, msgspec.json.encode(record))

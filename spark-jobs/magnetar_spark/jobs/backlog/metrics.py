@@ -1,0 +1,149 @@
+"""`metrics.prom`: the run's results in Prometheus's text format, for node_exporter's textfile
+collector or anything that scrapes a file. Labels are those of brokers' metrics. Pure.
+
+What is not known is left out, rather than told as 0. SERIES_MAX subscriptions and topics have
+series of their own, the largest backlogs first; totals are of all.
+"""
+
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import Any, Final
+
+from magnetar_spark.jobs.backlog.tables import Rows
+
+Row = dict[str, Any]
+
+SERIES_MAX: Final = 10_000
+_ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
+
+_BY_SUBSCRIPTION: Final = (
+    ("entries", "entries", "Entries not acknowledged (brokers' msgBacklog)."),
+    ("messages", "messages", "Messages not acknowledged, as far as they were read."),
+    ("bytes", "bytes", "Bytes of the entries not acknowledged."),
+    ("oldest_age_seconds", "age_s", "Since the oldest of them was published."),
+    ("growth_entries_per_second", "growth_per_s", "Since the run before."),
+    ("consumed_entries_per_second", "consumed_per_s", "Since the run before."),
+    ("drain_seconds", "drains_in_s", "Until it is empty, at the rate since the run before."),
+    ("acked_ranges", "acked_ranges", "Acknowledged runs behind the oldest message."),
+    ("held_bookie_bytes", "holds_bytes", "Kept on bookies because it is furthest behind."),
+)
+
+
+def names() -> list[str]:
+    """Of every family."""
+    fixed = ("trend", "unreadable", "topic_bookie_bytes", "topic_cold_bytes")
+    more = ("topic_freeable_bytes", "topic_hot_key_ratio", "topic_republished_messages")
+    last = ("total_entries", "total_bytes", "run_timestamp_seconds")
+    by_subscription = (name for name, _, _ in _BY_SUBSCRIPTION)
+    return [f"magnetar_backlog_{name}" for name in (*by_subscription, *fixed, *more, *last)]
+
+
+def text(rows: Rows, now_ms: int) -> str:
+    """The whole file."""
+    return "".join(f"{line}\n" for line in _lines(rows, now_ms))
+
+
+def _lines(rows: Rows, now_ms: int) -> Iterator[str]:
+    behind = sorted(rows["subscriptions"], key=lambda row: -(row["entries"] or 0))[:SERIES_MAX]
+    for name, column, help_text in _BY_SUBSCRIPTION:
+        yield from _family(name, help_text, behind, _labels, itemgetter(column))
+    yield from _family(
+        "trend",
+        "1 for where each backlog goes.",
+        behind,
+        lambda row: {**_labels(row), "trend": row["trend"]},
+        lambda _: 1,
+    )
+    yield from _family(
+        "unreadable",
+        "1: its state cannot be read.",
+        behind,
+        _labels,
+        lambda row: bool(row["error"]),
+    )
+    topics = sorted(rows["topics"], key=lambda row: -row["bytes_on_bookies"])[:SERIES_MAX]
+    shown = {row["topic"]: row for row in topics}
+    yield from _family(
+        "topic_bookie_bytes",
+        "Bytes on bookies, all copies, by what keeps them.",
+        _by_cause(rows["storage"], shown),
+        lambda row: {**_of_topic(shown[row["topic"]]), "cause": row["cause"]},
+        lambda row: row["bytes"],
+    )
+    yield from _family(
+        "topic_cold_bytes", "Bytes in the object store.", topics, _of_topic,
+        lambda row: row["bytes_cold"],
+    )  # fmt: skip
+    yield from _family(
+        "topic_freeable_bytes",
+        "Bytes on bookies that the limits in force let go of.",
+        [row for row in rows["what_if"] if row["scenario"] == "now" and row["topic"] in shown],
+        lambda row: _of_topic(shown[row["topic"]]),
+        lambda row: row["bytes_on_bookies"],
+    )
+    yield from _family(
+        "topic_hot_key_ratio",
+        "The hottest key's part of the keyed messages that were read.",
+        [row for row in rows["key_skew"] if row["topic"] in shown],
+        lambda row: _of_topic(shown[row["topic"]]),
+        lambda row: row["top1_share"],
+    )
+    yield from _family(
+        "topic_republished_messages",
+        "Dead letters and retries that were read, by where they were sent first.",
+        [row for row in rows["flows"] if row["topic"] in shown],
+        lambda row: {
+            **_of_topic(shown[row["topic"]]), "kind": row["kind"], "origin": row["origin"]
+        },
+        lambda row: row["messages"],
+    )  # fmt: skip
+    for name, column in (("total_entries", "entries"), ("total_bytes", "bytes")):
+        row: Row = {"total": sum(row[column] or 0 for row in rows["subscriptions"])}
+        yield from _family(
+            name, "Over all subscriptions.", [row], lambda _: {}, itemgetter("total")
+        )
+    yield from _family(
+        "run_timestamp_seconds", "When this was true.", [{}], lambda _: {}, lambda _: now_ms / 1000
+    )
+
+
+def _by_cause(storage: list[Row], shown: dict[str, Row]) -> list[Row]:
+    sums: dict[tuple[str, str], int] = {}
+    for row in storage:
+        if row["topic"] in shown:
+            key = (row["topic"], row["cause"])
+            sums[key] = sums.get(key, 0) + row["bytes_on_bookies"]
+    return [
+        {"topic": topic, "cause": cause, "bytes": size}
+        for (topic, cause), size in sorted(sums.items())
+    ]
+
+
+def _labels(row: Row) -> dict[str, str]:
+    return {**_of_topic(row), "subscription": row["subscription"]}
+
+
+def _of_topic(row: Row) -> dict[str, str]:
+    return {"namespace": row["namespace"], "topic": row["topic"]}
+
+
+def _family(
+    name: str,
+    help_text: str,
+    rows: list[Row],
+    labels: Callable[[Row], dict[str, str]],
+    value: Callable[[Row], float | None],
+) -> Iterator[str]:
+    full = f"magnetar_backlog_{name}"
+    yield f"# HELP {full} {help_text}"
+    yield f"# TYPE {full} gauge"
+    for row in rows:
+        found = value(row)
+        if found is None:
+            continue
+        pairs = ",".join(f'{key}="{_escaped(each)}"' for key, each in labels(row).items())
+        yield f"{full}{{{pairs}}} {float(found):.17g}" if pairs else f"{full} {float(found):.17g}"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_ESCAPES.get(each, each) for each in text)

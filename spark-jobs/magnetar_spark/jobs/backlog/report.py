@@ -1,0 +1,111 @@
+"""`report.html`: what needs attention, then the parts, largest first, the rest summed. Pure."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any, Final
+
+from magnetar_spark.jobs.backlog import report_parts as parts
+from magnetar_spark.jobs.backlog import report_scanned as scanned
+from magnetar_spark.jobs.backlog.attention import Finding
+from magnetar_spark.jobs.backlog.page import document, section, tile
+from magnetar_spark.jobs.backlog.shown import (
+    bytes_text,
+    count_text,
+    duration_text,
+    short_topic,
+    time_text,
+)
+from magnetar_spark.jobs.backlog.tables import Rows
+
+Row = dict[str, Any]
+TITLE: Final = "Backlog report"
+
+_PARTS: Final[Sequence[Callable[[Rows, int], str]]] = (
+    parts.backlogs,
+    parts.movement,
+    parts.storage,
+    parts.what_if,
+    scanned.unread_keys,
+    parts.ack_holes,
+    scanned.hot_keys,
+    scanned.flows,
+    scanned.rates,
+    scanned.sizes,
+)
+
+
+def html(
+    rows: Rows,
+    found: Sequence[Finding],
+    notes: Sequence[str],
+    now_ms: int,
+    before_ms: int | None,
+    top: int,
+) -> str:
+    """The whole document; lists and charts have `top` rows."""
+    compared = (
+        "The first run in this output: growth and time to drain are not known yet."
+        if before_ms is None
+        else f"Compared with the run of {time_text(before_ms)}."
+    )
+    head = (
+        f'<h1>{TITLE}</h1><p class="soft">As of {time_text(now_ms)}. {escape(compared)}</p>'
+        f'<div class="tiles">{_tiles(rows)}</div>'
+    )
+    body = "".join(each(rows, top) for each in _PARTS)
+    return document(TITLE, head + _attention(found, top) + body + _notes(rows, notes))
+
+
+def _tiles(rows: Rows) -> str:
+    subscriptions, topics = rows["subscriptions"], rows["topics"]
+    inexact = any(not row["messages_exact"] for row in subscriptions)
+    messages = sum(row["messages"] or 0 for row in subscriptions)
+    oldest = max((row["age_s"] for row in subscriptions if row["age_s"] is not None), default=None)
+    return "".join(
+        (
+            tile(count_text(sum(row["entries"] or 0 for row in subscriptions)), "entries unread"),
+            tile(f"{'≈ ' if inexact else ''}{count_text(messages)}", "messages unread"),
+            tile(bytes_text(sum(row["bytes"] or 0 for row in subscriptions)), "bytes unread"),
+            tile(duration_text(oldest), "the oldest unread message"),
+            tile(bytes_text(sum(row["bytes_on_bookies"] for row in topics)), "on bookies"),
+            tile(count_text(len(topics)), "topics and partitions"),
+            tile(count_text(len(subscriptions)), "subscriptions"),
+        )
+    )
+
+
+def _attention(found: Sequence[Finding], top: int) -> str:
+    if not found:
+        return section("What needs attention", "Nothing.")
+    items = "".join(
+        f'<li class="{each.severity.name.lower()}"><span class="tag">{escape(each.kind)}</span> '
+        f'<span class="name">{escape(_name(each))}</span><br/>{escape(each.text)}'
+        f'<br/><span class="soft">{escape(each.advice)}</span></li>'
+        for each in found[:top]
+    )
+    more = len(found) - top
+    text = f"{len(found)} findings, the worst first." if len(found) > 1 else "One finding."
+    rest = f'<p class="soft">… and {more} more.</p>' if more > 0 else ""
+    return section("What needs attention", text, f'<ul class="findings">{items}</ul>', rest)
+
+
+def _name(finding: Finding) -> str:
+    name = short_topic(finding.topic)
+    return f"{name} · {finding.subscription}" if finding.subscription else name
+
+
+def _notes(rows: Rows, notes: Sequence[str]) -> str:
+    topics = rows["topics"]
+    entries = sum(row["entries"] for row in topics)
+    read_entries = sum(row["scanned_entries"] for row in topics)
+    estimated = " (≈ marks what is estimated from them)" if read_entries < entries else ""
+    read = f"The rest is made of the {count_text(read_entries)} of {count_text(entries)} entries "
+    read += f"that were read{estimated}."
+    said = [
+        *notes,
+        "Entries, bytes and ages of backlogs come from cursors and ledger lists.",
+        read,
+        "An entry is one message or a batch. Brokers count backlogs in entries (msgBacklog).",
+    ]
+    items = "".join(f"<li>{escape(each)}</li>" for each in said)
+    return section("How to read this", "", f"<ul>{items}</ul>")

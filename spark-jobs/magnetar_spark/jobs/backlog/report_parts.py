@@ -1,0 +1,261 @@
+"""The report's parts that are made of cursors and ledgers: backlogs, growth, holes, bytes. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from magnetar_spark.jobs.backlog.causes import Cause
+from magnetar_spark.jobs.backlog.charts import Bar, Segment, legend, rows_chart
+from magnetar_spark.jobs.backlog.page import Cell, section, table
+from magnetar_spark.jobs.backlog.shown import (
+    UNKNOWN,
+    bytes_text,
+    count_text,
+    duration_text,
+    rate_text,
+    short_topic,
+)
+from magnetar_spark.jobs.backlog.tables import Rows
+
+Row = dict[str, Any]
+
+CAUSES: Final = (
+    (Cause.SUBSCRIPTION, "s4", "slowest subscription"),
+    (Cause.RETENTION, "s0", "retention"),
+    (Cause.OPEN, "s2", "open ledger"),
+    (Cause.UNTRIMMED, "s1", "un-trimmed"),
+    (Cause.OFFLOADED, "s3", "offloaded, not let go yet"),
+    (Cause.DELETING, "s6", "being deleted"),
+    (Cause.CURSORS, "s5", "cursors"),
+)
+
+
+def topped(rows: Sequence[Row], column: str, top: int) -> tuple[list[Row], float, int]:
+    """The rows with the most, what the others have together, and how many those are."""
+    having = sorted((row for row in rows if row[column]), key=lambda row: -row[column])
+    rest = having[top:]
+    return having[:top], sum(row[column] for row in rest), len(rest)
+
+
+def label(row: Row) -> str:
+    return f"{short_topic(row['topic'])} · {row['subscription']}"
+
+
+def approximately(text: str, exact: bool) -> str:
+    return text if exact or text == UNKNOWN else f"≈ {text}"
+
+
+def backlogs(rows: Rows, top: int) -> str:
+    """By subscription."""
+    subscriptions = rows["subscriptions"]
+    shown, rest, others = topped(subscriptions, "bytes", top)
+    if not shown:
+        return section("Backlogs", "Every subscription has acknowledged everything.")
+    bars = [
+        Bar(
+            label(row),
+            f"{bytes_text(row['bytes'])} · {count_text(row['entries'])}",
+            (
+                Segment(
+                    "s0",
+                    row["bytes"],
+                    f"{label(row)}: {bytes_text(row['bytes'])}, {row['entries']:,} entries",
+                ),
+            ),
+        )
+        for row in shown
+    ]
+    if others:
+        text = bytes_text(rest)
+        bars.append(Bar(f"{others} others", text, (Segment("other", rest, text),)))
+    heads: list[Cell] = ["Topic", "Subscription"]
+    heads += [("n", each) for each in ("Entries", "Messages", "Bytes", "Oldest", "Unacked")]
+    heads += ["Type", "Held by"]
+    cells: list[list[Cell]] = [
+        [
+            ("name", short_topic(row["topic"])),
+            ("name", row["subscription"]),
+            ("n", count_text(row["entries"])),
+            ("n", approximately(count_text(row["messages"]), row["messages_exact"])),
+            ("n", approximately(bytes_text(row["bytes"]), row["bytes_exact"])),
+            ("n", duration_text(row["age_s"])),
+            ("n", count_text(row["unacked_messages"]) if row["asked"] else "not asked"),
+            row["type"] or UNKNOWN,
+            ("name", row["held_by"]),
+        ]
+        for row in shown
+    ]
+    return section(
+        "Backlogs",
+        "Bytes and entries that each subscription has not acknowledged.",
+        rows_chart(bars, "Unacknowledged bytes by subscription"),
+        table(heads, cells),
+    )
+
+
+def movement(rows: Rows, top: int) -> str:
+    """Growth and time to drain."""
+    known = [row for row in rows["subscriptions"] if row["growth_per_s"] is not None]
+    if not known:
+        return section("Growth and time to drain", "Not known: there is no earlier run to compare.")
+    known.sort(key=lambda row: (-row["growth_per_s"], -(row["entries"] or 0)))
+    moving = [row for row in known if row["growth_per_s"] or row["entries"]]
+    bars = [
+        Bar(
+            label(row),
+            f"{'+' if row['growth_per_s'] > 0 else ''}{rate_text(row['growth_per_s'])}",
+            (
+                Segment(
+                    "s4" if row["growth_per_s"] > 0 else "s2",
+                    abs(row["growth_per_s"]),
+                    f"{label(row)}: {row['growth_per_s']:+,.2f} entries/s",
+                ),
+            ),
+        )
+        for row in moving
+        if row["growth_per_s"]
+    ]
+    if len(bars) > top:
+        bars = sorted(bars, key=lambda bar: -bar.value)[:top]
+    cells: list[list[Cell]] = [
+        [
+            ("name", short_topic(row["topic"])),
+            ("name", row["subscription"]),
+            row["trend"],
+            ("n", rate_text(row["published_per_s"])),
+            ("n", rate_text(row["consumed_per_s"])),
+            ("n", _drains(row)),
+        ]
+        for row in moving[:top]
+    ]
+    heads: list[Cell] = ["Topic", "Subscription", "Trend", ("n", "Published")]
+    heads += [("n", "Consumed"), ("n", "Empty in")]
+    return section(
+        "Growth and time to drain",
+        "Entries per second since the earlier run; at that rate a backlog is gone after the last "
+        "column.",
+        legend([("s4", "grows"), ("s2", "shrinks")]) if bars else "",
+        rows_chart(bars, "Growth by subscription") if bars else "",
+        table(heads, cells),
+    )
+
+
+def _drains(row: Row) -> str:
+    if row["drains_in_s"] is not None:
+        return duration_text(row["drains_in_s"])
+    return "never" if row["trend"] in ("growing", "stalled", "steady") else UNKNOWN
+
+
+def storage(rows: Rows, top: int) -> str:
+    """Bytes on bookies by topic and cause."""
+    sums: dict[str, dict[str, int]] = {}
+    needed: dict[str, set[str]] = {}
+    for row in rows["storage"]:
+        by_cause = sums.setdefault(row["topic"], {})
+        by_cause[row["cause"]] = by_cause.get(row["cause"], 0) + row["bytes_on_bookies"]
+        if row["subscription"]:
+            needed.setdefault(row["topic"], set()).add(row["subscription"])
+    ordered = sorted(sums, key=lambda topic: (-sum(sums[topic].values()), topic))
+    ordered = [topic for topic in ordered if sum(sums[topic].values())]
+    if not ordered:
+        return section("Bytes on bookies", "None.")
+    bars = [
+        _causes_bar(short_topic(topic), sums[topic], needed.get(topic, set()))
+        for topic in ordered[:top]
+    ]
+    if len(ordered) > top:
+        rest: dict[str, int] = {}
+        for topic in ordered[top:]:
+            for cause, size in sums[topic].items():
+                rest[cause] = rest.get(cause, 0) + size
+        bars.append(_causes_bar(f"{len(ordered) - top} others", rest, set()))
+    present = {cause for by_cause in sums.values() for cause, size in by_cause.items() if size}
+    series = [(css, name) for cause, css, name in CAUSES if cause.value in present]
+    cold = sum(row["bytes_cold"] for row in rows["topics"])
+    text = "All copies, by what keeps them."
+    if cold:
+        text += f" {bytes_text(cold)} more are in the object store."
+    return section(
+        "Bytes on bookies",
+        text,
+        legend(series),
+        rows_chart(bars, "Bytes on bookies by topic and cause"),
+    )
+
+
+def _causes_bar(label: str, by_cause: dict[str, int], needed: Iterable[str]) -> Bar:
+    names = ", ".join(sorted(needed))
+    segments = []
+    for cause, css, name in CAUSES:
+        size = by_cause.get(cause.value, 0)
+        who = f" ({names})" if cause is Cause.SUBSCRIPTION and names else ""
+        if size:
+            segments.append(Segment(css, size, f"{label}: {bytes_text(size)}, {name}{who}"))
+    return Bar(label, bytes_text(sum(by_cause.values())), tuple(segments))
+
+
+def what_if(rows: Rows, top: int) -> str:
+    """What limits would free."""
+    scenarios: dict[str, list[int]] = {}
+    for row in rows["what_if"]:
+        each = scenarios.setdefault(row["scenario"], [0, 0, 0])
+        each[0] += row["bytes_on_bookies"]
+        each[1] += row["ledgers"]
+        each[2] += sum(count for _, count in row["expired"])
+    bars = [
+        Bar(
+            "limits in force" if name == "now" else name,
+            bytes_text(size),
+            (Segment("s0", size, f"{name}: {bytes_text(size)} in {ledgers:,} ledgers"),),
+        )
+        for name, (size, ledgers, _) in list(scenarios.items())[:top]
+    ]
+    cells: list[list[Cell]] = [
+        [
+            "limits in force" if name == "now" else name,
+            ("n", bytes_text(size)),
+            ("n", count_text(ledgers)),
+            ("n", count_text(expired)),
+        ]
+        for name, (size, ledgers, expired) in list(scenarios.items())[:top]
+    ]
+    heads: list[Cell] = ["Limits", ("n", "Bytes on bookies"), ("n", "Ledgers")]
+    heads.append(("n", "Entries lost unread"))
+    return section(
+        "What TTL and retention would free",
+        "Now, if these limits held. Ledgers go whole, and not the newest; a TTL acknowledges for "
+        "everybody what is older.",
+        rows_chart(bars, "Bytes freed by limits"),
+        table(heads, cells),
+    )
+
+
+def ack_holes(rows: Rows, top: int) -> str:
+    """What holds mark-delete back."""
+    having = [row for row in rows["subscriptions"] if row["acked_ranges"]]
+    having.sort(key=lambda row: -row["acked_beyond"])
+    if not having:
+        return section("Ack holes", "None: nothing is acknowledged out of order.")
+    first: dict[tuple[str, str], Row] = {}
+    for row in rows["ack_holes"]:
+        first.setdefault((row["topic"], row["subscription"]), row)
+    cells: list[list[Cell]] = []
+    for row in having[:top]:
+        hole = first.get((row["topic"], row["subscription"]))
+        where = "" if hole is None else f"{hole['first_ledger']}:{hole['first_entry']}"
+        cells.append(
+            [
+                ("name", label(row)),
+                ("n", count_text(row["acked_ranges"])),
+                ("n", count_text(row["acked_beyond"])),
+                ("n", count_text(row["partial_entries"])),
+                ("name", where if hole is None else f"{where}, {hole['entries']:,} entries"),
+                ("name", row["held_by"] if row["asked"] else "no broker was asked"),
+            ]
+        )
+    heads: list[Cell] = ["Subscription", ("n", "Acked runs"), ("n", "Entries in them")]
+    heads += [("n", "Partly acked batches"), "Oldest hole", "Held by"]
+    return section(
+        "Ack holes",
+        "Entries acknowledged behind others that are not: those hold whole ledgers back.",
+        table(heads, cells),
+    )

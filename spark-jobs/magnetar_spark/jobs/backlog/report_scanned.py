@@ -1,0 +1,184 @@
+"""The report's parts that are made of what was read: keys, dead letters, rates, sizes. Pure."""
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from magnetar_spark.jobs.backlog.charts import Bar, Segment, columns_chart, legend, rows_chart
+from magnetar_spark.jobs.backlog.page import Cell, section, table
+from magnetar_spark.jobs.backlog.report_parts import approximately, label, topped
+from magnetar_spark.jobs.backlog.shown import (
+    UNKNOWN,
+    bytes_text,
+    count_text,
+    short_topic,
+    time_text,
+)
+from magnetar_spark.jobs.backlog.tables import Rows
+
+Row = dict[str, Any]
+
+TIME_COLUMNS_MAX: Final = 120
+RATE_SERIES: Final = 6
+MINUTE_MS: Final = 60_000
+
+
+def unread_keys(rows: Rows, top: int) -> str:
+    """The oldest unread keys."""
+    oldest = [row for row in rows["unread_keys"] if row["rank_oldest"] <= top]
+    oldest.sort(key=lambda row: (row["oldest"] is None, row["oldest"], row["rank_oldest"]))
+    if not oldest:
+        return ""
+    cells: list[list[Cell]] = [
+        [
+            ("name", row["key_text"] if row["key_text"] is not None else "(no key)"),
+            ("name", label(row)),
+            ("n", approximately(count_text(row["messages"]), not row["sampled"])),
+            ("n", time_text(row["oldest"])),
+            ("name", f"{row['ledger_id']}:{row['entry_id']}"),
+            ("name", row["held_by"]),
+        ]
+        for row in oldest[:top]
+    ]
+    heads: list[Cell] = ["Key", "Subscription", ("n", "Messages"), ("n", "Oldest published")]
+    heads += ["At", "Held by"]
+    return section(
+        "Oldest unread by key",
+        "Keys whose first unread message waits longest.",
+        table(heads, cells),
+    )
+
+
+def hot_keys(rows: Rows, top: int) -> str:
+    """Keys and how they spread."""
+    if not rows["keys"]:
+        return ""
+    shown = sorted(rows["keys"], key=lambda row: -row["messages"])[:top]
+    bars = [
+        Bar(
+            f"{row['key_text']} · {short_topic(row['topic'])}",
+            f"{count_text(row['messages'])} · {row['share']:.1%}",
+            (
+                Segment(
+                    "s3",
+                    row["messages"],
+                    f"{row['key_text']} in {short_topic(row['topic'])}: {row['messages']:,} "
+                    f"messages, {bytes_text(row['bytes'])}",
+                ),
+            ),
+        )
+        for row in shown
+    ]
+    spread = [row for row in rows["key_skew"] if row["keys"]]
+    spread.sort(key=lambda row: (-(row["top1_share"] or 0), row["topic"]))
+    cells: list[list[Cell]] = [
+        [
+            ("name", short_topic(row["topic"])),
+            ("n", count_text(row["keyed_messages"])),
+            ("n", count_text(row["keys"])),
+            *(("n", f"{row[f'top{n}_share']:.1%}") for n in (1, 10, 100)),
+            ("n", UNKNOWN if row["partition_ratio"] is None else f"{row['partition_ratio']:.2f}"),
+        ]
+        for row in spread[:top]
+    ]
+    heads: list[Cell] = ["Topic or partition"]
+    names = ("Keyed messages", "Keys", "Top key", "Top 10", "Top 100", "By mean partition")
+    heads += [("n", name) for name in names]
+    return section(
+        "Hot keys and skew",
+        "Of the messages that were read.",
+        rows_chart(bars, "Messages by key"),
+        table(heads, cells),
+    )
+
+
+def flows(rows: Rows, top: int) -> str:
+    """Dead letters and retries."""
+    shown, _, _ = topped(rows["flows"], "messages", top)
+    cells: list[list[Cell]] = [
+        [
+            row["kind"],
+            ("name", short_topic(row["topic"])),
+            ("name", short_topic(row["origin"])),
+            ("n", approximately(count_text(row["messages"]), row["whole"])),
+            ("n", UNKNOWN if row["per_hour"] is None else f"{count_text(row['per_hour'])}/h"),
+            ("n", f"{row['redeliveries_mean']:.1f} / {row['redeliveries_max']}"),
+            ("n", time_text(row["last"])),
+        ]
+        for row in shown
+    ]
+    heads: list[Cell] = ["Kind", "In", "First sent to", ("n", "Messages"), ("n", "Rate")]
+    heads += [("n", "Redeliveries mean / most"), ("n", "Last")]
+    if not cells:
+        return section("Dead letters and retries", "None in what was read.")
+    return section(
+        "Dead letters and retries", "By where they were sent first.", table(heads, cells)
+    )
+
+
+def rates(rows: Rows, _top: int) -> str:
+    """Messages over time."""
+    found = rows["rates"]
+    if not found:
+        return ""
+    totals: dict[str, int] = {}
+    for row in found:
+        totals[row["topic"]] = totals.get(row["topic"], 0) + row["messages"]
+    named = sorted(totals, key=lambda topic: (-totals[topic], topic))[:RATE_SERIES]
+    css = {topic: f"s{number}" for number, topic in enumerate(named)}
+    first = min(row["minute"] for row in found)
+    last = max(row["minute"] for row in found)
+    minutes = max(1, -(-((last - first) // MINUTE_MS + 1) // TIME_COLUMNS_MAX))
+    width_ms = minutes * MINUTE_MS
+    columns: dict[int, dict[str, int]] = {at: {} for at in range(first, last + 1, width_ms)}
+    for row in found:
+        at = first + (row["minute"] - first) // width_ms * width_ms
+        series = css.get(row["topic"], "other")
+        columns[at][series] = columns[at].get(series, 0) + row["messages"]
+    names = {css[topic]: short_topic(topic) for topic in named} | {"other": "others"}
+    bars = [
+        Bar(
+            f"{datetime.fromtimestamp(at / 1000, UTC):%d. %H:%M}",
+            "",
+            tuple(
+                Segment(
+                    series,
+                    counts[series],
+                    f"{time_text(at)}, {names[series]}: {counts[series]:,} messages",
+                )
+                for series in names
+                if series in counts
+            ),
+        )
+        for at, counts in sorted(columns.items())
+    ]
+    keys = [(key, name) for key, name in names.items() if key != "other" or len(totals) > len(css)]
+    each = "minute" if minutes == 1 else f"{minutes} minutes"
+    return section(
+        "Messages over time",
+        f"Published in each {each} (UTC), of what was read.",
+        legend(keys),
+        columns_chart(bars, "Messages over time"),
+    )
+
+
+def sizes(rows: Rows, _top: int) -> str:
+    """A histogram of sizes."""
+    sums: dict[int, list[int]] = {}
+    for row in rows["sizes"]:
+        each = sums.setdefault(row["below_bytes"], [0, 0])
+        each[0] += row["messages"]
+        each[1] += row["bytes"]
+    if not sums:
+        return ""
+    below = min(sums)
+    bars = []
+    while below <= max(sums):
+        messages, size = sums.get(below, (0, 0))
+        text = f"below {bytes_text(below)}: {messages:,} messages, {bytes_text(size)}"
+        bars.append(Bar(f"< {bytes_text(below)}", "", (Segment("s5", messages, text),)))
+        below *= 2
+    return section(
+        "Message sizes",
+        "Of values, uncompressed, of what was read; a column has sizes from half its label on.",
+        columns_chart(bars, "Messages by size", labels_max=10),
+    )

@@ -1,0 +1,257 @@
+"""What a task makes of its ranges: sums by minute, by size, by key and by subscription.
+
+Entries are read as the data source reads them, and leave the task as sums alone: rows of PARTIAL.
+Sums by key are put together while there are not too many (KEYS_PENDING_MAX), so that memory is
+bounded by that and one Arrow batch, however many keys there are.
+
+Messages are counted as brokers count them: those of a batch one by one, each chunk of a chunked
+message, no markers. What is encrypted counts by its outside: no keys within a batch, one size.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyroaring import BitMap
+
+from magnetar.bookie.registration import BookieRegistration
+from magnetar.core.errors import PersistenceError
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire.compression import decompress
+from magnetar.wire.entry import split_entry
+from magnetar.wire.framing import MalformedEntry
+from magnetar_spark.decode.batches import add_batch
+from magnetar_spark.decode.entries import UNCOMPRESSED_BYTES_MAX
+from magnetar_spark.decode.rows import NO_BATCH, TIMESTAMP, Rows
+from magnetar_spark.jobs.backlog.flows import MARK, flow_sums
+from magnetar_spark.jobs.backlog.partials import (
+    BY_KEY,
+    BY_MINUTE,
+    BY_SIZE,
+    SCANNED,
+    UNREAD,
+    UNREAD_BY_KEY,
+    KeySums,
+    partial,
+)
+from magnetar_spark.jobs.backlog.scan_plan import ScanRange, View
+from magnetar_spark.log.reading import EntryReader
+from magnetar_spark.log.settings import LogSettings
+from magnetar_spark.table import BATCH_INDEX, ENTRY_ID, KEY, PROPERTIES, PUBLISH_TIME, VALUE
+from magnetar_spark.values import Values
+
+MINUTE_MS: Final = 60_000
+_COLUMNS: Final = [
+    (VALUE, pa.binary()),
+    (KEY, pa.binary()),
+    (ENTRY_ID, pa.int64()),
+    (BATCH_INDEX, pa.int32()),
+    (PUBLISH_TIME, TIMESTAMP),
+]
+_SCHEMA: Final = pa.schema(_COLUMNS)
+_FLOW_SCHEMA: Final = pa.schema([*_COLUMNS, (PROPERTIES, pa.map_(pa.string(), pa.string()))])
+
+Mask = NDArray[np.bool_]
+
+
+def scanned(
+    settings: LogSettings,
+    ranges: tuple[ScanRange, ...],
+    bookies: tuple[BookieRegistration, ...],
+) -> Iterator[pa.RecordBatch]:
+    """The sums of a task's ranges."""
+    with EntryReader(settings, bookies) as reader:
+        keys = KeySums()
+        for each in ranges:
+            scan = _Scan(each, keys)
+            for group in reader.read(each.ranged):
+                for entry_id, data in group:
+                    scan.add(entry_id, data)
+                    if scan.rows.ready:
+                        yield from scan.take()
+            yield from scan.finish()
+        yield from keys.take()
+
+
+class _Scan:
+    """One range."""
+
+    def __init__(self, scan: ScanRange, keys: KeySums) -> None:
+        ranged = scan.ranged
+        self._topic, self._ledger_id = ranged.topic, ranged.ledger_id
+        self._first, self._last = ranged.first, ranged.last
+        self._keys = keys
+        self._views = [(view, self._acked(view)) for view in scan.views]
+        self.rows = Rows(ranged.topic, ranged.partition, _SCHEMA, Values())
+        self._flow_rows = Rows(ranged.topic, ranged.partition, _FLOW_SCHEMA, Values())
+        count = ranged.last - ranged.first + 1
+        self._messages = np.zeros(count, np.int64)
+        self._bytes = np.zeros(count, np.int64)
+        self._publish_ms = np.zeros(count, np.int64)
+        self._markers = 0
+
+    def _acked(self, view: View) -> Mask:
+        """By entry of the range."""
+        acked = np.arange(self._first, self._last + 1) <= view.mark
+        if view.holes:
+            bitmap = BitMap.deserialize(view.holes) & BitMap(range(self._first, self._last + 1))
+            acked[np.array(bitmap, np.int64) - self._first] = True
+        return acked
+
+    def add(self, entry_id: int, data: bytes) -> None:
+        """Raises PersistenceError naming the entry where it is none."""
+        try:
+            self._add(entry_id, data)
+        except MalformedEntry as error:
+            raise PersistenceError(
+                f"entry {self._ledger_id}:{entry_id} cannot be decoded: {error}"
+            ) from error
+
+    def _add(self, entry_id: int, data: bytes) -> None:
+        parts = split_entry(data)
+        metadata = MessageMetadata.FromString(data[parts.metadata_start : parts.payload_start])
+        at = entry_id - self._first
+        self._bytes[at] = len(data)
+        self._publish_ms[at] = metadata.publish_time
+        if metadata.HasField("marker_type"):
+            self._markers += 1
+            return
+        self._messages[at] = max(1, metadata.num_messages_in_batch)
+        encrypted = bool(metadata.encryption_keys)
+        whole = encrypted or metadata.num_chunks_from_msg > 1
+        if metadata.compression and not whole:
+            plain, start = (
+                decompress(
+                    metadata.compression,
+                    data[parts.payload_start :],
+                    metadata.uncompressed_size,
+                    UNCOMPRESSED_BYTES_MAX,
+                ),
+                0,
+            )
+        else:
+            plain, start = data, parts.payload_start
+        self._decode(self.rows, entry_id, metadata, plain, start, whole=whole)
+        if MARK in plain or MARK in data:
+            self._decode(self._flow_rows, entry_id, metadata, plain, start, whole=whole)
+
+    def _decode(
+        self,
+        rows: Rows,
+        entry_id: int,
+        metadata: MessageMetadata,
+        plain: bytes,
+        start: int,
+        *,
+        whole: bool,
+    ) -> None:
+        if whole or not metadata.HasField("num_messages_in_batch"):
+            rows.begin(self._ledger_id, entry_id, metadata, 0)
+            rows.add_message(metadata, plain[start:], NO_BATCH)
+        else:
+            count = metadata.num_messages_in_batch
+            rows.begin(self._ledger_id, entry_id, metadata, count)
+            add_batch(rows, plain, count, start)
+        rows.end(len(plain) - start)
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """The sums of the messages so far; those by entry come at the end."""
+        if self._flow_rows.count:
+            yield from flow_sums(self._topic, self._flow_rows.take())
+        if not self.rows.count:
+            return
+        batch = self.rows.take()
+        entries = batch.column(ENTRY_ID).to_numpy()
+        sizes = pc.fill_null(pc.binary_length(batch.column(VALUE)), 0).cast(pa.int64())
+        publish_ms = batch.column(PUBLISH_TIME).cast(pa.int64()).to_numpy() // 1000
+        yield self._by(BY_MINUTE, publish_ms // MINUTE_MS * MINUTE_MS, sizes)
+        yield self._by(BY_SIZE, _buckets(sizes.to_numpy()), sizes)
+        table = pa.table(
+            {
+                "key": batch.column(KEY),
+                "bytes": sizes,
+                "ms": publish_ms,
+                "entry_id": entries,
+            }
+        )
+        yield from self._keys.add(BY_KEY, self._topic, "", self._ledger_id, table)
+        for view, acked in self._views:
+            left = self._left(view, acked, entries, batch.column(BATCH_INDEX).to_numpy())
+            if left.any():
+                unread = table.filter(pa.array(left))
+                yield from self._keys.add(
+                    UNREAD_BY_KEY, self._topic, view.subscription, self._ledger_id, unread
+                )
+
+    def _left(
+        self, view: View, acked: Mask, entries: NDArray[np.int64], indexes: NDArray[np.int32]
+    ) -> Mask:
+        """Which messages are not acknowledged."""
+        left: Mask = ~acked[entries - self._first]
+        for entry_id, bits in view.remains.items():
+            for row in np.flatnonzero(entries == entry_id):
+                index = int(indexes[row])
+                left[row] = left[row] and (index < 0 or bool(bits >> index & 1))
+        return left
+
+    def _by(self, kind: int, numbers: NDArray[np.int64], sizes: pa.Array) -> pa.RecordBatch:
+        sums = (
+            pa.table({"number": numbers, "bytes": sizes})
+            .group_by("number")
+            .aggregate([("bytes", "sum"), ([], "count_all")])
+        )
+        return partial(
+            kind,
+            self._topic,
+            sums.num_rows,
+            number=sums["number"],
+            messages=sums["count_all"],
+            bytes=sums["bytes_sum"],
+        )
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """The rest, and the sums by entry."""
+        yield from self.take()
+        there = self._bytes > 0
+        yield partial(
+            SCANNED,
+            self._topic,
+            1,
+            number=[self._markers],
+            entries=[int(there.sum())],
+            messages=[int(self._messages.sum())],
+            bytes=[int(self._bytes.sum())],
+        )
+        for view, acked in self._views:
+            left = there & ~acked
+            entries = int(left.sum())
+            if not entries:
+                continue
+            remains = {
+                at: bits
+                for entry_id, bits in view.remains.items()
+                if left[at := entry_id - self._first]
+            }
+            in_batches = sum(
+                int(self._messages[at]) - (bits & ((1 << int(self._messages[at])) - 1)).bit_count()
+                for at, bits in remains.items()
+            )
+            yield partial(
+                UNREAD,
+                self._topic,
+                1,
+                subscription=[view.subscription],
+                number=[in_batches],
+                entries=[entries],
+                messages=[int(self._messages[left].sum()) - in_batches],
+                bytes=[int(self._bytes[left].sum())],
+                oldest_ms=[int(self._publish_ms[left].min())],
+            )
+
+
+def _buckets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The power of two that a size is below: 0 for 0, 1 for 1, 2 for 2 and 3, …"""
+    return np.frexp(sizes.astype(np.float64))[1].astype(np.int64)
