@@ -297,6 +297,16 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
         assert brokers["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:test"
         on.unready = set()
         await on.until_condition("Upgrading", "False", 60)
+        await found.follow(on)
+        await on.annotate(**{"replace-volume": f"{NAME}-bookie-0"})
+
+        async def volume_is_new() -> bool:
+            await found.follow(on)
+            owner = await on.owner()
+            asked = "magnetar.io/replace-volume" in owner["metadata"].get("annotations", {})
+            return not asked and "drain" not in owner["status"]
+
+        await on.until("a new volume", volume_is_new, 60)
         off = {"pdb": {"enabled": False}}
         await on.apply(
             adminUrl=found.admin_url,
