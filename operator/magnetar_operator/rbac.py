@@ -117,9 +117,11 @@ CLUSTER_RULES: Final = (
 RULES: Final = (*CLUSTER_RULES, *JOB_RULES)
 
 
-def missing(requests: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """The requests (verb, group, resource) that no rule allows."""
-    allowed = set(granted())
+def missing(
+    requests: Iterable[tuple[str, str, str]], scopes: Iterable[str] = SCOPES
+) -> list[tuple[str, str, str]]:
+    """The requests (verb, group, resource) that no rule of these scopes allows."""
+    allowed = set(granted(scopes))
     return sorted(one for one in set(requests) if one not in allowed)
 
 

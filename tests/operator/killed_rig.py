@@ -39,7 +39,7 @@ from magnetar_operator.work import Key, Work
 PACKAGE: Final = "magnetar_operator"
 RESYNC_S: Final = 15.0
 RESTS_S: Final = 1.2 * RESYNC_S
-LOOKS_S_MAX: Final = 1_800.0
+LOOKS_S_MAX: Final = 240.0
 CALL_S_MAX: Final = 60.0
 LEASE: Final = "magnetar-operator"
 DONE: Final = (200, 202, 204)
@@ -222,7 +222,11 @@ class Process:
                 self._done.set()
         elif self._world.settle():
             self._feed(owned=True)
-        assert self._clock.monotonic() < self._ends_at, "it does not settle"
+        if self._clock.monotonic() > self._ends_at:
+            statuses = [
+                one.get("status") for kind in self._world.kinds for one in self._world.objects(kind)
+            ]
+            raise AssertionError(f"it does not settle: {statuses}")
 
     def _feed(self, *, owned: bool = False) -> None:
         """As watches would tell."""

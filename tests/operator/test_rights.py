@@ -1,0 +1,149 @@
+"""The operator's rights beside those on what it reconciles: it needs them all, and no others.
+
+Those on clusters, resources and jobs are held against what is asked for where these live their
+lives (`test_operator_process`, `test_resources_live`, `test_sparkjobs_live`). Here are the others:
+what is watched, and the scopes `own` and `cluster`, under an account of a real API server that has
+just these rights.
+"""
+
+from collections.abc import AsyncIterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+from kubernetes import client, config
+from tests.support.kube import Tool
+
+from magnetar_operator.api_kinds import API_SERVICE, Object
+from magnetar_operator.autoscale.api import GROUP, VERSION
+from magnetar_operator.autoscale.serving import API_SERVICE_NAME, MetricsServer, Place
+from magnetar_operator.context import Context
+from magnetar_operator.events import Events
+from magnetar_operator.kube import Forbidden, KubeClient
+from magnetar_operator.leading import Leadership
+from magnetar_operator.main import PARTS
+from magnetar_operator.rbac import RULES, granted, role_rules
+from magnetar_operator.settings import Settings
+from magnetar_operator.work import Work
+
+pytestmark = pytest.mark.kube
+
+RBAC = "rbac.authorization.k8s.io"
+ACCOUNT = "operator"
+WHOM_TO_TRUST = ("get", "", "configmaps")
+"""Of kube-system, by a role that Kubernetes has for it."""
+
+
+def roles(namespace: str) -> list[Object]:
+    """As the chart gives them (`test_templates` compares), to an account of the namespace."""
+    subjects = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}]
+
+    def binding(kind: str, role_kind: str, role: str, metadata: dict[str, str]) -> Object:
+        return {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": kind,
+            "metadata": metadata,
+            "roleRef": {"apiGroup": RBAC, "kind": role_kind, "name": role},
+            "subjects": subjects,
+        }
+
+    def role(kind: str, metadata: dict[str, str], scope: str) -> Object:
+        rules = role_rules(scope)
+        return {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata, "rules": rules}
+
+    own, wide = {"name": ACCOUNT, "namespace": namespace}, {"name": namespace}
+    trust = {"name": namespace, "namespace": "kube-system"}
+    return [
+        role("Role", own, "own"),
+        binding("RoleBinding", "Role", ACCOUNT, own),
+        role("ClusterRole", wide, "cluster"),
+        binding("ClusterRoleBinding", "ClusterRole", namespace, wide),
+        binding("RoleBinding", "Role", "extension-apiserver-authentication-reader", trust),
+    ]
+
+
+@pytest.fixture
+async def bound(kubectl: Tool, kube_namespace: str) -> AsyncIterator[KubeClient]:
+    """Asks as an account that has the scopes `own` and `cluster`, and nothing else."""
+    within = kubectl.within(kube_namespace)
+    within("create", "serviceaccount", ACCOUNT)
+    kubectl.apply(*roles(kube_namespace))
+    settings: Any = client.Configuration()
+    config.load_kube_config(client_configuration=settings)
+    settings.cert_file = settings.key_file = None
+    settings.api_key = {"authorization": f"Bearer {within('create', 'token', ACCOUNT).strip()}"}
+    found = KubeClient(settings)
+    yield found
+    await found.close()
+    for kind in ("clusterrolebinding", "clusterrole"):
+        kubectl("delete", kind, kube_namespace)
+    kubectl.within("kube-system")("delete", "rolebinding", kube_namespace)
+
+
+@pytest.fixture
+async def registered(kube_namespace: str) -> AsyncIterator[None]:
+    """The APIService, as the chart makes it; it must not stay behind without its server."""
+    kube = KubeClient.connect()
+    assert await kube.find(API_SERVICE, API_SERVICE_NAME) is None, "somebody serves metrics here"
+    service = {"name": "magnetar-operator", "namespace": kube_namespace, "port": 443}
+    spec = {
+        "group": GROUP,
+        "version": VERSION,
+        "groupPriorityMinimum": 100,
+        "versionPriority": 100,
+        "service": service,
+    }
+    manifest = {
+        "apiVersion": API_SERVICE.api_version,
+        "kind": API_SERVICE.kind,
+        "metadata": {"name": API_SERVICE_NAME},
+        "spec": spec,
+    }
+    await kube.create(manifest)
+    try:
+        yield
+    finally:
+        await kube.delete(API_SERVICE, API_SERVICE_NAME)
+        await kube.close()
+
+
+async def test_lease_certificate_and_registration_need_each_right_and_no_other(
+    bound: KubeClient, kube_namespace: str, registered: None
+) -> None:
+    leadership = Leadership(bound, kube_namespace, "magnetar-operator", "one")
+    await leadership.take()
+    bound.guard = leadership.check
+
+    async def app(*_: object) -> None:
+        """Nobody asks."""
+
+    # With other names than before the certificate is made anew.
+    for place in (
+        Place(service="before", namespace=kube_namespace),
+        Place(namespace=kube_namespace),
+    ):
+        server = MetricsServer(bound, app, place)
+        await server.prepare()
+    assert await server.register()
+    await leadership.release()
+    asked = set(bound.requests) - {WHOM_TO_TRUST}
+    allowed = set(granted(("own", "cluster")))
+    assert asked - allowed == set(), "verbs that are missing"
+    assert allowed - asked == set(), "verbs that nothing needs"
+    bound.guard = lambda: None
+    with pytest.raises(Forbidden):
+        await bound.merge(API_SERVICE, None, "v1.apps", {"spec": {}})
+
+
+async def test_what_may_be_watched_is_what_is_watched() -> None:
+    kube = KubeClient.connect()
+    context = Context(Settings(), kube, Events(kube), Work(1, 60.0))
+    for part in PARTS:
+        import_module(part).register(context)
+    watched = {
+        (selector.group, selector.plural)
+        for selector in context.registry._watching.get_all_selectors()
+    }
+    allowed = {(rule.kind.group, rule.resource) for rule in RULES if "watch" in rule.verbs}
+    assert watched == allowed
+    await kube.close()
