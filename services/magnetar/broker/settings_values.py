@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from magnetar.broker.setting import Setting, SettingsError, settings_of
 
@@ -49,7 +49,7 @@ def converted(setting: Setting, value: object) -> object:
 
 
 def _converted(annotation: object, words: Mapping[str, str], value: object) -> object:
-    if isinstance(annotation, UnionType):
+    if isinstance(annotation, UnionType) or get_origin(annotation) is Union:
         (kind,) = (each for each in get_args(annotation) if each is not NoneType)
         return None if value is None else _converted(kind, words, value)
     origin = get_origin(annotation)

@@ -67,4 +67,8 @@ def test_what_is_enforced_has_a_default_that_can_be_set() -> None:
         "encryption_required",
         "subscription_types",
         "subscription_auth_mode",
+        "offload",
+        "offload_threshold",
+        "offload_threshold_age",
+        "offload_deletion_lag",
     }
