@@ -45,7 +45,7 @@ from magnetar_spark.log.running import run
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
 
-JOB_TIMEOUT_S = 120.0
+JOB_TIMEOUT_S = 600.0
 ANYWHERE = 0.25
 """Of the kills: at any moment of a run, its start included."""
 AFTER_ATTEMPT_S_MAX = 2.5

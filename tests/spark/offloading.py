@@ -9,16 +9,36 @@ import pulsar
 import pytest
 from tests.spark.conftest import Log
 
+from magnetar.bookie.registration import BookieRegistration
+from magnetar.core.clock import SystemClock
+from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
-from magnetar.offload.records import OffloadRecord
+from magnetar.offload.records import (
+    OffloadRecord,
+    OffloadRequest,
+    attempts_prefix,
+    decode_request,
+    encode,
+    request_key,
+)
 from magnetar_spark.jobs.main import main
-from magnetar_spark.jobs.offload.planning import live_records
+from magnetar_spark.jobs.offload.planning import (
+    Override,
+    live_records,
+    parse_store,
+    topic_works,
+)
+from magnetar_spark.jobs.offload.work import LedgerTask, Outcome
+from magnetar_spark.jobs.offload.writing import offload_ledgers
 from magnetar_spark.log.access import opened_log
+from magnetar_spark.log.reading import EntryReader
 from magnetar_spark.log.running import run
+from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
 from magnetar_spark.options import ReadOptions
+from magnetar_spark.planner import Plan
 
 TO_FILES = ("--threshold", "0", "--deletion-lag", "-1")
 TO_FILES_ONLY = ("--threshold", "0", "--deletion-lag", "0")
@@ -39,6 +59,8 @@ class Ledgers:
     closed: list[int]
     files: dict[int, OffloadRecord]
     on_bookies: list[int]
+    attempts: list[str]
+    request: OffloadRequest | None
 
 
 @dataclass(frozen=True)
@@ -79,4 +101,65 @@ class Offload:
                 each: file for each, (file, _) in (await live_records(log.store, name)).items()
             }
             there = [i.ledger_id for i in items if await log.store.get(ledger_key(i.ledger_id))]
-        return Ledgers([i.ledger_id for i in items if i.closed_ms and i.entries], files, there)
+            attempts = [each.key for each in await log.store.list(attempts_prefix(name))]
+            request = await log.store.get(request_key(name))
+        return Ledgers(
+            [i.ledger_id for i in items if i.closed_ms and i.entries],
+            files,
+            there,
+            attempts,
+            None if request is None else decode_request(request.key, request.value),
+        )
+
+    def ask(self, topic: str, up_to: Position) -> None:
+        """As `pulsar-admin topics offload` has a broker put it down."""
+        run(self._ask(topic, up_to))
+
+    async def _ask(self, topic: str, up_to: Position) -> None:
+        request = OffloadRequest(up_to, SystemClock().now_ms())
+        async with opened_log(LogSettings(self.log.cluster.metadata_url)) as log:
+            await log.store.put(request_key(log_name(parse_topic(topic))), encode(request))
+
+
+async def planned(
+    settings: LogSettings, topic: str, store: str
+) -> tuple[list[LedgerTask], tuple[BookieRegistration, ...]]:
+    """What a job would have its executors do."""
+    override = Override(store=parse_store(store), threshold_bytes=0)
+    async with opened_log(settings) as log:
+        works = await topic_works(log.store, [parse_topic(topic)], override, 0)
+        return list(works[0].tasks), tuple(log.bookies.registrations())
+
+
+def offloaded(
+    settings: LogSettings,
+    job: str,
+    bookies: tuple[BookieRegistration, ...],
+    tasks: list[LedgerTask],
+) -> list[Outcome]:
+    """What an executor does, in a process of its own."""
+    return list(offload_ledgers(settings, job, "cluster", bookies, tasks))
+
+
+def _read(offload: Offload, plan: Plan) -> tuple[list[tuple[int, int, bytes]], int]:
+    settings = LogSettings(offload.log.cluster.metadata_url)
+    found: list[tuple[int, int, bytes]] = []
+    with EntryReader(settings, plan.bookies) as reader:
+        for each in (ranged for task in plan.tasks for ranged in task):
+            ranged = reader.narrowed(each)
+            if ranged is None:
+                continue
+            for entries in reader.read(ranged):
+                found += [(each.ledger_id, entry_id, data) for entry_id, data in entries]
+        return found, reader.files.groups
+
+
+def read(offload: Offload, plan: Plan) -> list[tuple[int, int, bytes]]:
+    """All entries of a plan."""
+    return _read(offload, plan)[0]
+
+
+def counted(offload: Offload, plan: Plan) -> tuple[int, int]:
+    """Entries that come of a plan, and row groups that are fetched for them."""
+    found, groups = _read(offload, plan)
+    return len(found), groups

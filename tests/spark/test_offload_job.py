@@ -1,18 +1,47 @@
 """The job `offload`, as `magnetar job offload` runs it: files, records, and what readers see."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import closing
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
+import httpx
 import pulsar
 import pytest
+from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 from tests.spark.conftest import Log
-from tests.spark.offloading import TO_FILES, TO_FILES_ONLY, Offload, publish
+from tests.spark.offloading import (
+    TO_FILES,
+    TO_FILES_ONLY,
+    Offload,
+    counted,
+    offloaded,
+    planned,
+    publish,
+    read,
+)
 
-Messages = Callable[[str, int], list[Any]]
+from magnetar.core.ids import Position
+from magnetar.offload.records import RequestState
+from magnetar_spark.jobs.offload.work import Result
+from magnetar_spark.log.running import run
+from magnetar_spark.log.settings import LogSettings
 
 COUNT = 120
+QUERY_TIMEOUT_S = 150
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """The address of an S3 server with an empty bucket `cold`."""
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    httpx.put(f"{url}/cold").raise_for_status()
+    yield url
+    server.stop()
 
 
 @pytest.fixture
@@ -62,3 +91,156 @@ def test_live_cold_and_released_ledgers_read_as_one(
     table = spark.read.format("pulsar").options(**log.options(topic)).load()
     found = table.orderBy("__ledgerId", "__entryId").collect()
     assert [bytes(row["value"]) for row in found] == expected
+
+
+def test_two_at_once_are_harmless(
+    offload: Offload, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    """Two processes do what two executors of two jobs would, on the same ledgers."""
+    publish(client, topic, COUNT)
+    settings = LogSettings(offload.log.cluster.metadata_url)
+    tasks, bookies = run(planned(settings, topic, offload.store))
+    assert len(tasks) >= 4
+    with get_context("spawn").Pool(2) as pool:
+        both = pool.starmap(
+            offloaded, [(settings, job, bookies, tasks) for job in ("one", "another")], chunksize=1
+        )
+    for outcomes in zip(*both, strict=True):
+        assert sorted(each.result for each in outcomes) == [Result.ALREADY, Result.OFFLOADED]
+    ledgers = offload.ledgers(topic)
+    assert sorted(ledgers.files) == ledgers.closed
+    live = {tmp_path / "cold" / file.path for file in ledgers.files.values()}
+    assert {path for path in (tmp_path / "cold").rglob("*") if path.is_file()} == live
+    assert not ledgers.attempts
+
+
+def test_an_object_store_as_the_policies_say(
+    spark: SparkSession,
+    log: Log,
+    client: pulsar.Client,
+    topic: str,
+    s3: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    publish(client, topic, COUNT)
+    before = log.rows(topic)
+    offload = Offload(log, f"s3://cold/some/where?endpoint={s3}", capsys)
+    code, summary = offload.run(topic, *TO_FILES_ONLY)
+    assert (code, summary["metrics"]["failed"]) == (0, 0), summary
+    assert summary["metrics"]["ledgersReleased"] == summary["metrics"]["ledgersOffloaded"] >= 4
+    assert log.rows(topic) == before
+    assert {file.store.driver for file in offload.ledgers(topic).files.values()} == {"aws-s3"}
+
+
+def test_what_was_asked_for_is_done_and_told(
+    spark: SparkSession, offload: Offload, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, COUNT)
+    closed = offload.ledgers(topic).closed
+    offload.ask(topic, Position(closed[2], 3))
+    code, summary = offload.run(topic)
+    assert code == 0, summary
+    ledgers = offload.ledgers(topic)
+    assert sorted(ledgers.files) == closed[:2]
+    assert ledgers.request is not None
+    assert ledgers.request.state is RequestState.SUCCESS
+    assert ledgers.request.first_unoffloaded == Position(closed[2], 0)
+    offload.ask(topic, Position(closed[-1], 0))
+    nowhere = Offload(offload.log, "file:///proc/nowhere", offload.capsys)
+    code, summary = nowhere.run(topic)
+    assert (code, summary["state"]) == (3, "partial")
+    told = offload.ledgers(topic).request
+    assert told is not None
+    assert (told.state, told.first_unoffloaded) == (RequestState.ERROR, Position(closed[2], 0))
+    assert "nowhere" in told.error
+
+
+def test_chunks_across_the_seam(
+    spark: SparkSession, offload: Offload, log: Log, client: pulsar.Client, topic: str
+) -> None:
+    """The first chunks in files, the last ones on bookies; and ranges that begin between."""
+    sent: list[bytes] = []
+    with closing(
+        client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+    ) as producer:
+        for index in range(8):
+            sent.append(bytes([65 + index]) * (11 << 20))
+            producer.send(sent[-1])
+    assert offload.run(topic, *TO_FILES_ONLY)[0] == 0
+    ledgers = offload.ledgers(topic)
+    assert len(ledgers.files) >= 1
+    assert ledgers.on_bookies
+    assert [row["value"] for row in log.rows(topic)] == sent
+    assert [row["value"] for row in log.rows(topic, partition_bytes="6000000")] == sent
+
+
+def test_a_ledger_that_is_let_go_while_it_is_read(
+    spark: SparkSession, offload: Offload, log: Log, client: pulsar.Client, topic: str
+) -> None:
+    """The plan is from before the offload; and the other way, a file that cannot be had."""
+    publish(client, topic, COUNT)
+    old = log.plan(topic)
+    entries = read(offload, old)
+    assert len(entries) == COUNT
+    assert offload.run(topic, *TO_FILES)[0] == 0
+    cold = log.plan(topic)
+    (Path(offload.store.removeprefix("file://"))).rename(f"/{offload.store[7:]}-elsewhere")
+    assert read(offload, cold) == entries, "the bookies have it still"
+    (Path(f"{offload.store[7:]}-elsewhere")).rename(offload.store[7:])
+    assert offload.run(topic, *TO_FILES_ONLY)[0] == 0
+    assert read(offload, old) == entries, "the file has it by now"
+    assert read(offload, cold) == entries
+
+
+def test_row_groups_of_other_times_are_not_read(
+    spark: SparkSession, offload: Offload, log: Log, client: pulsar.Client, topic: str
+) -> None:
+    """Entries of 1 MB, so that a file has several groups of rows."""
+    with closing(client.create_producer(topic, batching_enabled=False)) as producer:
+        for index in range(21):
+            producer.send(index.to_bytes(4) * (1 << 18))
+    assert offload.run(topic, *TO_FILES_ONLY)[0] == 0
+    rows = log.rows(topic)
+    cold = [row for row in rows if row["__ledgerId"] == offload.ledgers(topic).closed[0]]
+    assert len(cold) == 20
+    times = [round(row["__publishTime"].timestamp() * 1000) for row in cold]
+    for wanted in (times[2], times[-1]):
+        plan = log.plan(topic, startingTime=str(wanted), endingTime=str(wanted))
+        entries, groups = counted(offload, plan)
+        assert groups < 5, "of five and what is behind"
+        assert entries < 20
+        expected = [row for row, time in zip(cold, times, strict=True) if time == wanted]
+        found = log.rows(topic, startingTime=str(wanted), endingTime=str(wanted))
+        assert found == expected
+
+
+def test_a_stream_goes_over_the_seam(
+    spark: SparkSession,
+    offload: Offload,
+    log: Log,
+    client: pulsar.Client,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    publish(client, topic, COUNT)
+    assert offload.run(topic, *TO_FILES_ONLY)[0] == 0
+
+    def follow() -> list[bytes]:
+        query = (
+            spark.readStream.format("pulsar")
+            .options(**log.options(topic, startingOffsets="earliest"))
+            .load()
+            .select("value")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "out"))
+        )
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+        return sorted(bytes(row[0]) for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+    assert len(follow()) == COUNT
+    publish(client, topic, COUNT, COUNT)
+    assert offload.run(topic, *TO_FILES_ONLY)[0] == 0  # behind where the stream is
+    publish(client, topic, 5, 2 * COUNT)
+    assert follow() == sorted(row["value"] for row in log.rows(topic))
