@@ -20,6 +20,7 @@ from tests.support.cluster_processes import brokers, get, running_cluster
 
 from magnetar_operator.health import Health
 from magnetar_operator.kube import KubeClient
+from magnetar_operator.sparkjobs import figures
 from magnetar_operator.work import Work
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "magnetar"
@@ -93,14 +94,20 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Labels:
     return {**found, "up": set()}
 
 
+BEGAN, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
 async def operator_page() -> str:
-    """The operator's metrics, without a cluster: one look, one failure, one request."""
+    """The operator's metrics, without a cluster: one look, one failure, one request, one job."""
     kube = KubeClient(kubernetes.client.Configuration(host="http://127.0.0.1:9"))
     work = Work(1, 60.0)
     work.looks["Topic"] += 1
     work.failures["Topic"] += 1
     kube.requests["get", "magnetar.io", "topics"] += 1
-    health = Health(kube, work, lambda: True)
+    run = {"state": "Succeeded", "startedAt": BEGAN, "endedAt": ENDED, "result": {"topics": 1}}
+    status = {"runs": [run], "lastSuccessAt": ENDED, "nextRunAt": ENDED}
+    job = {"metadata": {"name": "j", "namespace": "n"}, "spec": {"type": "Offload"}}
+    health = Health(kube, work, lambda: True, [lambda: figures.lines([{**job, "status": status}])])
     port = await health.start("127.0.0.1", 0)
     try:
         async with httpx.AsyncClient() as http:

@@ -101,6 +101,12 @@ REFUSALS = [
         "images.broker: ",
         "defaultImageTag",
     ),
+    (
+        {"operator": {"enabled": True}, "offload": {"bucket": "b"}},
+        "offload.driver: ",
+        "S3",
+    ),
+    ({"offload": {"driver": "S3", "bucket": "b"}}, "offload: ", "broker.configData"),
     ({"operator": {"enabled": True}, "persistence": False}, "persistence: ", "operator.cluster"),
     ({"operator": {"enabled": True}, "metadataPrefix": "/x"}, "metadataPrefix: ", "empty"),
 ]

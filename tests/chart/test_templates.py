@@ -118,6 +118,7 @@ def test_the_operators_environment_is_what_it_reads() -> None:
     assert settings.namespaces == ("a", "b")
     assert (settings.service, settings.lease_name) == (f"{RELEASE}-operator",) * 2
     assert (settings.image, settings.autoscaling) == ("magnetar:0.1.0", True)
+    assert settings.spark_image == "magnetar-spark:0.1.0"
     (service,) = [each for each in of_kind(manifests, "Service").values()
                   if each["metadata"]["name"] == settings.service]  # fmt: skip
     assert service["spec"]["ports"][0]["port"] == 443

@@ -73,6 +73,8 @@ def test_the_drivers_command() -> None:
     assert conf["spark.sql.shuffle.partitions"] == "8"
     assert conf[f"spark.kubernetes.executor.label.{SPARK_OF}"] == "demo"
     assert "--all" in submit.arguments(job(), PLACE)
+    compact = job(type="Compact", executor={"instances": 2, "cores": 2})
+    assert "--parallelism=4" in submit.arguments(compact, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +138,7 @@ def test_pods_are_restricted_and_only_the_driver_has_a_token() -> None:
         assert container["envFrom"] == [{"secretRef": {"name": "key"}}]
         assert pod["imagePullSecrets"] == [{"name": "pull"}]
         given = {each["name"]: each.get("value") for each in container["env"]}
-        assert given["PULSAR_PREFIX_managedLedgerOffloadDriver"] == "S3"
-        assert given["PULSAR_PREFIX_managedLedgerOffloadServiceEndpoint"] == "http://s3:9000"
+        assert given["AWS_ENDPOINT_URL"] == "http://s3:9000"
     assert driver["spec"]["automountServiceAccountToken"] is True
     assert template["spec"]["automountServiceAccountToken"] is False
     assert driver["spec"]["serviceAccountName"] == "cold-spark"

@@ -27,6 +27,7 @@ SIMULATED_NODE: Final = "kwok.x-k8s.io/node"
 """The annotation of nodes that start nothing, though their pods turn Running."""
 TEST_LABEL: Final = "magnetar.io/test"
 TOOLS_NAME: Final = "magnetar-tools:"
+SPARK_NAME: Final = "magnetar-spark:"
 ETCD_IMAGE: Final = "quay.io/coreos/etcd:v3.5.21"
 """The chart's; KUBE_TEST_ETCD_IMAGE names another, for clusters that reach no registry."""
 
@@ -160,11 +161,12 @@ def apply_crds(kubectl: Tool) -> list[str]:
 
 @dataclass(frozen=True)
 class Images:
-    """What a cluster can start: of Magnetar, of it with the official client, of etcd."""
+    """What a cluster can start: of Magnetar, with the official client, with Spark, of etcd."""
 
     magnetar: str
     tools: str
     etcd: str
+    spark: str
 
     @classmethod
     def of_environment(cls) -> "Images":
@@ -174,6 +176,7 @@ class Images:
             magnetar,
             os.environ.get("KUBE_TEST_TOOLS_IMAGE") or magnetar.replace("magnetar:", TOOLS_NAME),
             os.environ.get("KUBE_TEST_ETCD_IMAGE") or ETCD_IMAGE,
+            os.environ.get("KUBE_TEST_SPARK_IMAGE") or magnetar.replace("magnetar:", SPARK_NAME),
         )
 
     def helm_values(self) -> dict[str, Any]:
@@ -187,5 +190,9 @@ class Images:
         return {
             "defaultImageRepository": ours["repository"],
             "defaultImageTag": ours["tag"],
-            "images": {"etcd": parts(self.etcd), "toolset": parts(self.tools)},
+            "images": {
+                "etcd": parts(self.etcd),
+                "toolset": parts(self.tools),
+                "spark": parts(self.spark),
+            },
         }

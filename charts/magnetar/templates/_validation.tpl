@@ -175,9 +175,14 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- if or $values.etcd.external.secretName $values.etcd.external.username -}}
 {{- $errors = append $errors "etcd.external.secretName: clusters of the operator reach an external etcd without TLS and password only; set operator.cluster to false" -}}
 {{- end -}}
+{{- if and $values.offload (not $values.offload.driver) -}}
+{{- $errors = append $errors "offload.driver: name one of aws-s3, S3, google-cloud-storage, azureblob, filesystem; or leave offload empty" -}}
+{{- end -}}
 {{- if $values.broker.autoscaling.metrics -}}
 {{- $errors = append $errors "broker.autoscaling.metrics: the operator makes the autoscaler; use cpuUtilization and backlog, or set operator.cluster to false" -}}
 {{- end -}}
+{{- else if $values.offload -}}
+{{- $errors = append $errors "offload: it is for clusters of the operator; set operator.enabled and operator.cluster, or use broker.configData (managedLedgerOffloadDriver and the like) and broker.extraEnvs" -}}
 {{- end -}}
 {{- toYaml $errors -}}
 {{- end -}}

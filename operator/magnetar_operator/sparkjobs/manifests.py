@@ -19,7 +19,7 @@ from magnetar_operator.api_kinds import (
     Object,
 )
 from magnetar_operator.cluster.manifests.naming import sealed
-from magnetar_operator.cluster.manifests.offload import offload_environment, offload_volume
+from magnetar_operator.cluster.manifests.offload import offload_volume, store_environment
 from magnetar_operator.cluster.manifests.pods import USER_ID, field_variable
 from magnetar_operator.models.sparkjob import Process
 from magnetar_operator.models.values import seconds
@@ -188,7 +188,7 @@ def _container(job: Job, place: Place, role: str) -> Object:
     ]
     credentials = job.spec.credentials
     if place.offload is not None:
-        environment += offload_environment(place.offload)
+        environment += store_environment(place.offload)
         if place.namespace == job.namespace:
             credentials = credentials or place.offload.credentials
             mounts += offload_volume(place.offload)[1]

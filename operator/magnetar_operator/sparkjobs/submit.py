@@ -115,6 +115,9 @@ def job_arguments(job: Job, place: Place) -> list[str]:
     words += ["--json", "--no-progress", f"--termination-message={TERMINATION_MESSAGE}"]
     if spec.event_log_claim is not None:
         words.append(f"--event-log={EVENT_LOG_DIR}")
+    if spec.type == "Compact" and "parallelism" not in spec.options:
+        # By itself it goes by the cores that it sees, which here are the driver's.
+        words.append(f"--parallelism={spec.executor.instances * spec.executor.cores}")
     return words + options(spec.options)
 
 

@@ -28,7 +28,7 @@ from tests.support.kube import (
 )
 from tests.support.kube_volumes import open_volumes
 
-from . import autoscaled, leaving, operated, plain
+from . import autoscaled, jobs, leaving, operated, plain
 from .load import Load
 from .world import StepError, World
 
@@ -123,14 +123,25 @@ def autoscaled_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "no receipted message is lost", lambda: plain.nothing_was_lost(world, load)
 
 
+def jobs_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
+    yield "helm install with the operator and a volume for cold data", lambda: jobs.install(world)
+    yield "messages in closed ledgers", lambda: jobs.messages(world)
+    yield "offload, by its sample; all is read again", lambda: jobs.offload(world)
+    yield "compaction, by its sample", lambda: jobs.compact(world)
+    yield "the backlog's report, by its sample", lambda: jobs.backlog(world)
+    yield "a schedule runs twice", lambda: jobs.schedule(world)
+
+
 PARTS: Final = {
     "operated": (operated_steps, "demo"),
     "plain": (plain_steps, "my-cluster"),
     "autoscaled": (autoscaled_steps, "demo"),
+    "jobs": (jobs_steps, "demo"),
 }
 """The steps, and the release's name: `demo` is what the samples refer to."""
 ALWAYS: Final = ("operated", "plain")
-"""Where no part is named: `autoscaled` takes its time, on a machine with little else to do."""
+"""Where no part is named: `autoscaled` takes its time, on a machine with little else to do; `jobs`
+needs the image with Spark, which `with_cluster` builds for it alone."""
 
 
 def last_words(world: World) -> None:
@@ -143,6 +154,7 @@ def last_words(world: World) -> None:
             for each in ("operator", "broker", "bookie")
         ),
         ("logs", f"--tail={LOG_LINES}", "-l", "app=load"),
+        ("get", "mspark", "-o", "wide"),
     ):
         with suppress(subprocess.TimeoutExpired):
             done = world.kubectl.run(*args)

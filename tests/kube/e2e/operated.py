@@ -144,9 +144,9 @@ def scale_brokers(world: World, load: Load) -> None:
     world.note(felt(load, "brokers 2, 3, 2", load.pause_of("brokers")))
 
 
-def ledgers_move_on(world: World) -> None:
+def ledgers_move_on(world: World, namespace: str = "public/default") -> None:
     """New ledgers, which a bookie that came later has its share of."""
-    status, text = world.ask("PUT", "/admin/v2/namespaces/public/default/unload")
+    status, text = world.ask("PUT", f"/admin/v2/namespaces/{namespace}/unload")
     expect(status in {200, 204}, f"unload: {status} {text}")
 
 

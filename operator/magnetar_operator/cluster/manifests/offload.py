@@ -25,12 +25,12 @@ def offload_settings(offload: Offload | None) -> dict[str, str]:
     return {**found, **{key: value for key, value in given.items() if value is not None}}
 
 
-def offload_environment(offload: Offload) -> list[Object]:
-    """The same as variables of a container."""
-    return [
-        {"name": f"PULSAR_PREFIX_{key}", "value": value}
-        for key, value in offload_settings(offload).items()
-    ]
+def store_environment(offload: Offload) -> list[Object]:
+    """For what stores' own tools read: where a bucket is that a job is told of by name alone."""
+    if offload.driver not in ("S3", "aws-s3"):
+        return []
+    given = {"AWS_ENDPOINT_URL": offload.endpoint, "AWS_REGION": offload.region}
+    return [{"name": name, "value": value} for name, value in given.items() if value is not None]
 
 
 def offload_volume(offload: Offload | None) -> tuple[list[Object], list[Object]]:
