@@ -5,8 +5,9 @@ import dataclasses
 from typing import Final
 
 DESCRIPTION: Final = """\
-Runs the Kubernetes operator: it watches MagnetarCluster, Tenant, Namespace, Topic and Subscription
-resources and makes the world be as they say. Several may run: the one that holds the Lease acts.
+Runs the Kubernetes operator: it watches MagnetarCluster, Tenant, Namespace, Topic, Subscription and
+SparkJob resources and makes the world be as they say. Several may run: the one that holds the Lease
+acts.
 
 In a pod it uses the pod's account, elsewhere --kubeconfig or $KUBECONFIG. Every flag is also an
 environment variable: MAGNETAR_OPERATOR_ and its name in capitals.
