@@ -2,13 +2,18 @@
 
 import argparse
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import TopicNotFound
+from magnetar.core.errors import PreconditionFailed, TopicNotFound
 from magnetar.core.names import TopicName
 from magnetar.metadata.memory import MemoryStore
 from magnetar_spark.jobs.main import KINDS, log_settings, main
@@ -147,3 +152,32 @@ def test_lines_where_there_is_no_terminal() -> None:
         advance(500_000)
         advance(1_500_000)
     assert said == ["offloaded: 2.0 of 2.0 MB\n"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_job(number: signal.Signals, code: int) -> None:
+    """While it waits for a metadata store that says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        command = [sys.executable, "-m", "magnetar.cli.main", "job", "offload", "--all", "--json"]
+        command += ["--metadata-url", f"etcd:http://127.0.0.1:{port}", "--no-progress"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        try:
+            connection, _ = silent.accept()
+            with connection:
+                process.send_signal(number)
+                output, _ = process.communicate()
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == code
+    found = json.loads(output)
+    assert (found["state"], found["error"]) == ("failed", f"broken off by {number.name}")
+
+
+def test_without_java_the_job_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(PreconditionFailed, match="apt-get install openjdk-17"):
+        Sessions("test", conf={}).get()

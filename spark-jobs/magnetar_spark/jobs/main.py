@@ -27,6 +27,7 @@ from magnetar_spark.jobs import progress
 from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.session import Sessions, prepare
 from magnetar_spark.jobs.summary import Summary
+from magnetar_spark.log.running import cancel_all
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import Selection
 
@@ -39,6 +40,8 @@ METADATA_URL_DEFAULT: Final = "etcd:http://127.0.0.1:2379"
 ENVIRONMENT: Final = "MAGNETAR_"
 BAD_ARGUMENTS: Final = 2
 SIGNALLED: Final = 128
+CANCEL_TIMEOUT_S: Final = 10.0
+"""For what a signal has interrupted: leases are given back, connections closed."""
 
 
 class Terminated(BaseException):
@@ -117,12 +120,13 @@ def run(args: argparse.Namespace, *, clock: Clock | None = None) -> int:
         code = _run(job)
     except KeyboardInterrupt:
         code = SIGNALLED + signal.SIGINT
-        job.summary.fail("broken off by a signal (SIGINT)")
+        job.summary.fail("broken off by SIGINT")
     except Terminated:
         code = SIGNALLED + signal.SIGTERM
-        job.summary.fail("broken off by a signal (SIGTERM)")
+        job.summary.fail("broken off by SIGTERM")
     finally:
         job.sessions.stop()
+        cancel_all(CANCEL_TIMEOUT_S)
         signal.signal(signal.SIGTERM, previous)
     job.summary.finished_ms = clock.now_ms()
     _report(job)

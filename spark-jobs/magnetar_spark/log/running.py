@@ -26,3 +26,13 @@ def event_loop() -> asyncio.AbstractEventLoop:
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result."""
     return event_loop().run_until_complete(coroutine)
+
+
+def cancel_all(timeout_s: float) -> None:
+    """Cancels what an exception (a signal's) has left in this thread's loop, and lets it end."""
+    loop = event_loop()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=timeout_s))
