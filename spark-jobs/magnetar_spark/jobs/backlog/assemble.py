@@ -10,7 +10,7 @@ from magnetar.core.ids import Position
 from magnetar_spark.jobs.backlog import flows, holes
 from magnetar_spark.jobs.backlog.gather import Gathered, TopicFacts
 from magnetar_spark.jobs.backlog.growth import Before
-from magnetar_spark.jobs.backlog.sums import MINUTES_MAX, Row, Scanned
+from magnetar_spark.jobs.backlog.sums import MINUTES_MAX, TOPS, Row, Scanned
 from magnetar_spark.jobs.backlog.tables import TABLES, Rows
 from magnetar_spark.jobs.backlog.topic_rows import Earlier, TopicRows
 
@@ -54,7 +54,7 @@ def _add_scanned(rows: Rows, scanned: Scanned, topics: Mapping[str, TopicFacts])
                 "messages": row["messages"],
                 "bytes": row["bytes"],
                 "share": row["messages"] / keyed[row["topic"]],
-                "rank": row["rank"],
+                "rank": row["rank_messages"],
             }
         )
     for row in scanned.unread_keys:
@@ -153,7 +153,7 @@ def _add_skew(rows: Rows, skew: Mapping[str, Row]) -> None:
                     "keys": found.get("keys", 0),
                     **{
                         f"top{top}_share": found[f"top{top}"] / keyed if keyed else None
-                        for top in (1, 10, 100)
+                        for top in TOPS
                     },
                     "partition_ratio": row["entries"] / mean
                     if mean and row["partition"] >= 0

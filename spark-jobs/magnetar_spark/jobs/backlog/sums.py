@@ -1,7 +1,8 @@
 """Tasks' sums put together by Spark: what is few comes to the driver, of keys only the first.
 
 A key's messages may be in many tasks, and a topic may have more keys than a driver has memory. So
-keys are summed and ranked by Spark, and KEYS_MAX of a topic or a subscription come back.
+keys are summed and ranked by Spark, and KEYS_MAX of a topic or a subscription come back. All of it
+is one query, so that a small scan costs one job of Spark.
 """
 
 import pickle
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 TASK_BYTES: Final = 64 << 20
 KEYS_MAX: Final = 100
+TOPS: Final = (1, 10, 100)
+"""Hottest keys whose share of a topic is told; KEYS_MAX at most."""
 MINUTES_MAX: Final = 1_440
 """The newest of a topic: a day."""
 
@@ -89,30 +92,26 @@ def scan_with_spark(
             for number in batch.column(0).to_pylist():
                 yield from scanned(*pickle.loads(shared.value[number]))  # noqa: S301 - our own
 
-    with progress.stages(context):
-        numbers = spark.range(0, len(tasks), 1, len(tasks))
-        with warnings.catch_warnings():
+    try:
+        with progress.stages(context), warnings.catch_warnings():
             # Of Pandas, which this does not hand out.
             warnings.simplefilter("ignore", FutureWarning)
-            sums = numbers.mapInArrow(run_tasks, SPARK_SCHEMA).persist()
-        try:
-            found = _few(sums)
-            found.keys, found.skew = _keys(sums)
-            found.unread_keys = _unread_keys(sums)
-        finally:
-            sums.unpersist()
-            shared.destroy()
-    return found
+            numbers = spark.range(0, len(tasks), 1, len(tasks))
+            rows = _ranked(numbers.mapInArrow(run_tasks, SPARK_SCHEMA)).collect()
+    finally:
+        shared.destroy()
+    return sorted_out([row.asDict() for row in rows])
 
 
-def _few(sums: "DataFrame") -> Scanned:
+def _ranked(sums: "DataFrame") -> "DataFrame":
+    """Sums over all tasks; of keys the first of each topic or subscription, with their ranks."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    rows = (
-        sums.where(f.col("kind").isin([SCANNED, BY_MINUTE, BY_SIZE, UNREAD, FLOW]))
-        .withColumn(
-            "group", f.when(f.col("kind").isin([SCANNED, UNREAD]), 0).otherwise(f.col("number"))
-        )
+    by_entry = f.col("kind").isin([SCANNED, UNREAD])
+    summed = (
+        sums.where(f"kind != {BY_KEY} or key is not null")
+        .withColumn("group", f.when(by_entry, 0).otherwise(f.col("number")))
         .groupBy("kind", "topic", "subscription", "key", "group")
         .agg(
             f.sum("number").alias("number"),
@@ -121,84 +120,61 @@ def _few(sums: "DataFrame") -> Scanned:
             f.sum("bytes").alias("bytes"),
             f.min("oldest_ms").alias("oldest_ms"),
             f.max("newest_ms").alias("newest_ms"),
+            f.min(f.struct("ledger_id", "entry_id", "oldest_ms")).alias("place"),
         )
-        .toLocalIterator()
     )
+    each = Window.partitionBy("kind", "topic", "subscription")
+    by_messages = each.orderBy(f.desc("messages"), f.asc_nulls_first("key"))
+    by_age = each.orderBy(f.asc("place"), f.asc_nulls_first("key"))
+    is_key = f.col("kind").isin([BY_KEY, UNREAD_BY_KEY])
+    return (
+        summed.withColumn("rank_messages", f.row_number().over(by_messages))
+        .withColumn("rank_oldest", f.row_number().over(by_age))
+        .withColumn("keys", f.count("*").over(each))
+        .withColumn("keyed_messages", f.sum("messages").over(each))
+        .where(
+            ~is_key
+            | (f.col("rank_messages") <= KEYS_MAX)
+            | ((f.col("kind") == UNREAD_BY_KEY) & (f.col("rank_oldest") <= KEYS_MAX))
+        )
+        .select(
+            "*", "place.ledger_id", "place.entry_id", f.col("place.oldest_ms").alias("first_ms")
+        )
+        .drop("place")
+    )
+
+
+def sorted_out(rows: Iterable[Row]) -> Scanned:
+    """The rows by kind."""
     found = Scanned()
-    for each in rows:
-        row: Row = each.asDict()
-        kind, group = row.pop("kind"), row.pop("group")
+    lists = {BY_MINUTE: found.minutes, BY_SIZE: found.sizes, FLOW: found.flows}
+    for row in rows:
+        kind, topic = row["kind"], row["topic"]
         if kind == SCANNED:
-            found.topics[row["topic"]] = row
-            continue
-        if kind == UNREAD:
-            found.unread[row["topic"], row["subscription"]] = row
-            continue
-        row["number"] = group
-        {BY_MINUTE: found.minutes, BY_SIZE: found.sizes, FLOW: found.flows}[kind].append(row)
+            found.topics[topic] = row
+        elif kind == UNREAD:
+            found.unread[topic, row["subscription"]] = row
+        elif kind == BY_KEY:
+            found.keys.append(row)
+        elif kind == UNREAD_BY_KEY:
+            found.unread_keys.append({**row, "oldest_ms": row["first_ms"]})
+        else:
+            lists[kind].append({**row, "number": row["group"]})
+    found.keys.sort(key=lambda row: (row["topic"], row["rank_messages"]))
+    found.unread_keys.sort(key=lambda row: (row["topic"], row["subscription"], row["rank_oldest"]))
+    found.skew = _skew(found.keys)
     return found
 
 
-def _keys(sums: "DataFrame") -> tuple[list[Row], dict[str, Row]]:
-    """The hottest keys of each topic, and how its keys spread."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    by_topic = Window.partitionBy("topic")
-    ranked = (
-        sums.where(f"kind = {BY_KEY} and key is not null")
-        .groupBy("topic", "key")
-        .agg(f.sum("messages").alias("messages"), f.sum("bytes").alias("bytes"))
-        .withColumn("rank", f.row_number().over(by_topic.orderBy(f.desc("messages"), f.asc("key"))))
-        .persist()
-    )
-    try:
-        spread = ranked.groupBy("topic").agg(
-            f.count("*").alias("keys"),
-            f.sum("messages").alias("keyed_messages"),
-            *(
-                f.sum(f.when(f.col("rank") <= top, f.col("messages")).otherwise(0)).alias(
-                    f"top{top}"
-                )
-                for top in (1, 10, 100)
-            ),
+def _skew(keys: Iterable[Row]) -> dict[str, Row]:
+    """How each topic's keys spread, from the first of them."""
+    skew: dict[str, Row] = {}
+    for row in keys:
+        each = skew.setdefault(
+            row["topic"], {"keys": row["keys"], "keyed_messages": row["keyed_messages"]}
         )
-        skew = {row["topic"]: row.asDict() for row in spread.collect()}
-        hottest = [row.asDict() for row in ranked.where(f"rank <= {KEYS_MAX}").collect()]
-    finally:
-        ranked.unpersist()
-    return sorted(hottest, key=lambda row: (row["topic"], row["rank"])), skew
-
-
-def _unread_keys(sums: "DataFrame") -> list[Row]:
-    """Of each subscription the keys with the oldest unread messages, and those with the most."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    each = Window.partitionBy("topic", "subscription")
-    place = f.struct("ledger_id", "entry_id", "oldest_ms")
-    rows = (
-        sums.where(f"kind = {UNREAD_BY_KEY}")
-        .groupBy("topic", "subscription", "key")
-        .agg(
-            f.sum("messages").alias("messages"),
-            f.sum("bytes").alias("bytes"),
-            f.min(place).alias("place"),
-        )
-        .withColumn(
-            "rank_oldest",
-            f.row_number().over(each.orderBy(f.asc("place"), f.asc_nulls_first("key"))),
-        )
-        .withColumn(
-            "rank_messages",
-            f.row_number().over(each.orderBy(f.desc("messages"), f.asc_nulls_first("key"))),
-        )
-        .where(f"rank_oldest <= {KEYS_MAX} or rank_messages <= {KEYS_MAX}")
-        .select("*", "place.*")
-        .drop("place")
-        .collect()
-    )
-    return sorted(
-        (row.asDict() for row in rows),
-        key=lambda row: (row["topic"], row["subscription"], row["rank_oldest"]),
-    )
+        for top in TOPS:
+            each.setdefault(f"top{top}", 0)
+            if row["rank_messages"] <= top:
+                each[f"top{top}"] += row["messages"]
+    return skew
