@@ -1,9 +1,15 @@
-"""What a task does: reads its ranges, decodes them, yields Arrow batches in the wanted columns."""
+"""What a task does: reads its ranges, decodes them, yields Arrow batches in the wanted columns.
 
+Spark's Python workers collect garbage in full after each task, which costs 20 to 50 ms for what is
+imported alone. So the first task of a worker takes what is there then out of the collector's sight.
+"""
+
+import gc
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -23,6 +29,8 @@ def record_batches(
     settings: LogSettings, partition: LogPartition, schema: StructType, values: Values
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task."""
+    if TaskContext.get() is not None:  # else this is no process of Spark's
+        _imports_are_kept()
     arrow_schema = to_arrow_schema(schema, timezone=TIME_ZONE)
     with EntryReader(settings, partition.bookies) as reader:
         for planned in partition.ranges:
@@ -35,3 +43,9 @@ def record_batches(
                 yield rows.take()
             if rows.count:
                 yield rows.take()
+
+
+@cache
+def _imports_are_kept() -> None:
+    """Once in a process: see the module's text."""
+    gc.freeze()
