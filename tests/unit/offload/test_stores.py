@@ -1,0 +1,115 @@
+"""Files on a real S3 server and in folders; who is not there, and who is not configured."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import obstore
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.offload_files import entries_of
+from tests.support.s3 import running_s3
+
+from magnetar.offload.cold_files import ColdFiles, FileRef
+from magnetar.offload.errors import (
+    ColdFileCorrupt,
+    ColdFileMissing,
+    ColdStoreUnavailable,
+    OffloadMisconfigured,
+)
+from magnetar.offload.file_format import EntryFileWriter, WrittenFile
+from magnetar.offload.records import SEGMENT_CHARS_MAX, object_path
+from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
+from magnetar.offload.verify import verify_file
+
+PATH = object_path("tenant/ns/persistent/topic", 7, "attempt")
+ENTRIES = entries_of(300, 2000)
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreSpec]:
+    with running_s3(tmp_path_factory.mktemp("s3")) as spec:
+        yield spec
+
+
+def write(spec: StoreSpec) -> WrittenFile:
+    store = open_object_store(spec)
+    writer = EntryFileWriter(
+        obstore.open_writer(store, PATH), managed_ledger="x", group_bytes=1 << 16
+    )
+    for number, data in enumerate(ENTRIES):
+        writer.add(7, number, data)
+    return writer.close()
+
+
+@pytest.mark.parametrize("prefix", ["", "some/where"])
+async def test_files_on_s3(s3: StoreSpec, prefix: str) -> None:
+    await goes_there_and_back(StoreSpec(s3.driver, s3.bucket, s3.region, s3.endpoint, prefix))
+
+
+async def test_files_in_a_folder(tmp_path: Path) -> None:
+    await goes_there_and_back(StoreSpec(FILESYSTEM, (tmp_path / "new folder").as_uri(), prefix="a"))
+    assert list((tmp_path / "new folder/a/tenant/ns/persistent/topic").iterdir()) == []
+
+
+async def goes_there_and_back(spec: StoreSpec) -> None:
+    written = write(spec)
+    store = open_object_store(spec)
+    found = await verify_file(store, PATH, ledger_id=7, last_entry=299, checksum=written.checksum)
+    assert (found.file_bytes, found.length_bytes) == (written.file_bytes, written.length_bytes)
+    files = ColdFiles()
+    ref = FileRef(spec, PATH, written.file_bytes)
+    try:
+        file = await files.open(ref)
+        read = [entry for each in file.groups for entry in await files.group(ref, each.number)]
+        assert [entry.data for entry in read] == ENTRIES
+        with pytest.raises(ColdFileCorrupt, match="bytes, not"):
+            await files.open(FileRef(spec, PATH, written.file_bytes + 100_000))
+        await files.delete(ref)
+        await files.delete(ref)  # once more is no error
+        with pytest.raises(ColdFileMissing):
+            await files.open(ref)
+    finally:
+        await files.close()
+
+
+async def test_a_server_that_is_not_there(s3: StoreSpec) -> None:
+    files = ColdFiles()
+    gone = StoreSpec("aws-s3", "cold", "us-east-1", "http://127.0.0.1:1")
+    try:
+        with pytest.raises(ColdStoreUnavailable) as raised:
+            await files.open(FileRef(gone, PATH, 1000))
+        assert raised.value.http_status == 503
+        with pytest.raises(ColdStoreUnavailable):
+            await files.delete(FileRef(gone, PATH, 1000))
+    finally:
+        await files.close()
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (StoreSpec("tape", "x"), "driver 'tape' is unknown: one of aws-s3"),
+        (StoreSpec("S3", ""), "set managedLedgerOffloadBucket"),
+        (StoreSpec(FILESYSTEM, "hdfs://host/x"), "use file:///path"),
+    ],
+)
+def test_what_cannot_be_opened_says_what_to_set(spec: StoreSpec, said: str) -> None:
+    with pytest.raises(OffloadMisconfigured, match=said):
+        open_object_store(spec)
+
+
+@given(
+    st.lists(
+        st.text(min_size=1, max_size=400).filter(lambda t: "/" not in t), min_size=4, max_size=4
+    )
+)
+def test_paths_are_what_every_store_takes(parts: list[str]) -> None:
+    path = object_path("/".join(parts), 7, "a")
+    folders = path.split("/")
+    assert len(folders) == 5
+    assert all(0 < len(each) <= SEGMENT_CHARS_MAX and each not in (".", "..") for each in folders)
+    assert path.isascii()
+    assert not set(path) - set("=+-_./") - {c for c in path if c.isalnum()}
+    changed = [*parts[:3], parts[3] + "x"]
+    assert object_path("/".join(changed), 7, "a") != path
