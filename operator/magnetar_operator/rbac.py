@@ -93,7 +93,7 @@ CLUSTER_RULES: Final = (
     Rule("watched", kinds.DEPLOYMENT, ("patch",), "brokers are scaled during upgrades", "scale"),
     Rule("watched", kinds.POD, (*WATCH, "delete"), "one at a time, to replace it"),
     Rule("watched", kinds.PVC, ("list", "patch"), "volumes grow"),
-    Rule("watched", kinds.PVC, ("delete",), "a bookie's, to replace it, once it is proven empty"),
+    Rule("watched", kinds.PVC, ("get", "delete"), "a bookie's, to replace it: it is proven empty"),
     Rule("watched", kinds.SERVICE, _APPLY, _OWNED),
     Rule("watched", kinds.SERVICE_ACCOUNT, (*_APPLY, "delete"), _LEAVABLE),
     Rule("watched", kinds.CONFIG_MAP, (*_APPLY, "delete"), _LEAVABLE),

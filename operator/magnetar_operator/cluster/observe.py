@@ -27,7 +27,16 @@ from magnetar_operator.api_kinds import (
 )
 from magnetar_operator.clock import SYSTEM, Clock
 from magnetar_operator.cluster.manifests.naming import BROKER, Cluster
-from magnetar_operator.cluster.observed import Drain, LedgerHealth, Ledgers, Observed, Pod, pod_of
+from magnetar_operator.cluster.observed import (
+    Drain,
+    LedgerHealth,
+    Ledgers,
+    Observed,
+    Pod,
+    claim_name,
+    pod_of,
+    volume_of,
+)
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.resources.admin_client import AdminClient, AdminError
 
@@ -97,7 +106,16 @@ class Observer:
         found.claims = lists[-1]
         await self._add_namesakes(cluster, found)
         found.ledgers = await self._ledgers(cluster, found.of(BROKER))
+        await self._add_claims(cluster, found)
         return found
+
+    async def _add_claims(self, cluster: Cluster, found: Observed) -> None:
+        """That a volume which was to go is gone is believed of its name, not of our labels."""
+        for drain in found.ledgers.drains:
+            if volume_of(drain) and found.claim(drain.bookie_id) is None:
+                one = await self._kube.find(PVC, claim_name(drain.bookie_id), cluster.namespace)
+                if one is not None:
+                    found.claims.append(one)
 
     async def _add_namesakes(self, cluster: Cluster, found: Observed) -> None:
         """Objects of our names that lack our labels: somebody took those away, or made them."""

@@ -183,7 +183,8 @@ def _finish(cluster: Cluster, observed: Observed, found: Replacing, drain: Drain
     pod = next((one for one in observed.of(BOOKIE) if one.name == bookie), None)
     if observed.claim(bookie) is None:
         found.step, found.waits = "Removing", f"{bookie} gets a new volume"
-        _delete_pod(observed, found)
+        if drain.state == "removable":
+            _delete_pod(observed, found)
         return
     if pod is None or not pod.ready:
         trouble = f" ({pod.trouble})" if pod is not None and pod.trouble else ""
