@@ -83,13 +83,16 @@ ShortText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 Duration = Annotated[
     Annotated[int, Meta(ge=0)]
     | Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,9})(ms|s|m|h|d|w)?$", max_length=16)],
-    Meta(examples=["90s", "10m", "7d"]),
+    Meta(
+        examples=["90s", "10m", "7d"],
+        extra={"form": "Duration (90s, 10m or 7d) or a number of seconds."},
+    ),
 ]
 """`values.seconds` reads it; a bare number counts seconds."""
 Quantity = Annotated[
     Annotated[int, Meta(ge=0)]
     | Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$")],
-    Meta(examples=["500m", "2Gi"]),
+    Meta(examples=["500m", "2Gi"], extra={"form": "Quantity (500m or 2Gi) or a number."}),
 ]
 StorageSize = Annotated[
     str,

@@ -128,7 +128,6 @@ NAMESPACE: Final = Kind(
         NAME_COLUMN,
         CLUSTER_COLUMN,
         Column("Topics", ".status.topics", "How many, each partition counted.", "integer"),
-        Column("Backlog", ".status.backlog.messages", "Messages not read yet.", "integer"),
         *TAIL,
     ),
 )

@@ -52,7 +52,7 @@ def of_policy(policy: Policy, level: Level) -> Schema:
     """The schema of one, with all that is known of it in the description."""
     if rest_of(policy, level) is None:
         raise ValueError(f"{policy.manifest} is no policy of a {level.value}")
-    said = [policy.text, *_units(policy.type), *_meanings(policy.type)]
+    said = [*_units(policy.type), policy.text, *_meanings(policy.type)]
     if level is Level.TOPIC and policy.namespace is not None:
         said.append("Default: what the namespace says.")
     elif policy.broker_setting:
@@ -158,18 +158,23 @@ def _record(kind: Record) -> Schema:
 
 
 def _described(field: Field) -> Schema:
-    said = [field.text, *_units(field.type), *_meanings(field.type)]
+    said = [*_units(field.type), field.text, *_meanings(field.type)]
     if not field.required and field.default is not None:
         said.append(f"Default: {shown(field.type, field.default)}.")
     return {"description": " ".join(said), **of_type(field.type)}
 
 
 def _units(kind: Type) -> list[str]:
-    """How a number of the type is written, where it may have a unit."""
+    """How a number of the type is written, where it may have a unit.
+
+    Said first: `kubectl explain` has no name for what is a number or a text.
+    """
     if not isinstance(kind, Integer) or not suffixes(kind.unit):
         return []
     word = UNIT_WORDS[kind.unit]
-    return [f"Written as {EXAMPLES.get(kind.unit, '512Mi or 10Gi')}, or as a number of {word}."]
+    if kind.unit in EXAMPLES:
+        return [f"Duration ({EXAMPLES[kind.unit]}) or a number of {word}."]
+    return [f"Size (512Mi or 10Gi) or a number of {word}."]
 
 
 def _meanings(kind: Type) -> list[str]:

@@ -346,7 +346,6 @@ class NamespaceStatus(PlacedStatus, frozen=True, kw_only=True):
 
     topics: Annotated[int, Meta(description="How many topics it has, each partition counted.")] = 0
     bundles: Annotated[int, Meta(description="How many bundles it has now.")] = 0
-    backlog: Annotated[Backlog | None, Meta(description="Of all its topics together.")] = None
 
 
 class TopicStatus(PlacedStatus, frozen=True, kw_only=True):

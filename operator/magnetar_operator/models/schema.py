@@ -92,6 +92,8 @@ def _field(field: shapes.Field) -> Schema:
     text = said.get("description", "")
     if not text:
         raise NotStructural(f"{field.name} has no description")
+    if schema.get("x-kubernetes-int-or-string") and "form" in extra:
+        text = f"{extra['form']} {text}"
     default = default_of(field)
     if extra.get(SERVER_DEFAULT):
         schema["default"] = _stored(schema) if schema["type"] == "object" else default
