@@ -133,6 +133,9 @@ class World(Protocol):
     def settle(self) -> bool:
         """Lets all that goes by itself come to rest; whether anything that is owned changed."""
 
+    def heals(self) -> bool:
+        """Waits for what takes longer, and tells nobody; whether it had to wait."""
+
 
 class Process:
     """One operator process. `run` until it has settled or died; it can be used once."""
@@ -219,7 +222,10 @@ class Process:
             if self._rested != writes:
                 self._rested, self._rests_until = writes, self._clock.monotonic() + RESTS_S
             elif self._clock.monotonic() >= self._rests_until:
-                self._done.set()
+                if self._world.heals():
+                    self._rests_until = self._clock.monotonic() + RESTS_S
+                else:
+                    self._done.set()
         elif self._world.settle():
             self._feed(owned=True)
         if self._clock.monotonic() > self._ends_at:

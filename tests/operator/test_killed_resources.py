@@ -61,6 +61,9 @@ class Lives:
     def settle(self) -> bool:
         return False
 
+    def heals(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.beside.do(self.kube.close())
 

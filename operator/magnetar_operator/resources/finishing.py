@@ -28,7 +28,7 @@ from magnetar_operator.resources.deletion import (
     delete_regardless,
     let_go,
 )
-from magnetar_operator.resources.memory import Memory
+from magnetar_operator.resources.memory import OUTAGE_PAUSE_MAX_S, PAUSE_MAX_S, Memory
 from magnetar_operator.resources.placing import Placing, Siblings
 from magnetar_operator.resources.resource_status import (
     DELETION_BLOCKED,
@@ -115,12 +115,16 @@ class Finishing:
         try:
             await delete(view, target, self._managed(url, target))
         except Blocked as error:
-            if error.reason == UNREACHABLE and await self._cluster_leaves(one, status):
+            if error.reason != UNREACHABLE:
+                self._memory.wait(_emptier(url, target), key)
+                raise
+            if await self._cluster_leaves(one, status):
                 note = f"{target} is left to its cluster, which is deleted, too."
                 await self._events.tell(one, "LetGo", note, action="Delete")
                 return where
-            self._memory.wait(_emptier(url, target), key)
+            self._memory.wait_for_cluster(url, key)
             raise
+        self._memory.answered(url, key)
         return where
 
     async def _cluster_leaves(self, one: Object, status: Mapping[str, Any]) -> bool:
@@ -157,7 +161,8 @@ class Finishing:
             Condition(DELETION_BLOCKED, True, error.reason, error.message),
         ]
         await self._writer.status(key, one, Verdict(said))
-        return self._memory.pause_s(key)
+        most_s = OUTAGE_PAUSE_MAX_S if error.reason == UNREACHABLE else PAUSE_MAX_S
+        return self._memory.pause_s(key, most_s)
 
 
 def _emptier(url: str, target: Target) -> str:

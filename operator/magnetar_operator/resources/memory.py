@@ -18,6 +18,8 @@ from magnetar_operator.work import Key
 
 PAUSE_FIRST_S: Final = 2.0
 PAUSE_MAX_S: Final = 60.0
+OUTAGE_PAUSE_MAX_S: Final = 10.0
+"""While a cluster cannot be reached: its client asks it every few seconds, whoever calls."""
 FORGET_EVERY_LOOKS: Final = 10_000
 
 
@@ -61,11 +63,11 @@ class Memory:
 
     # -- pauses ----------------------------------------------------------------------------------
 
-    def pause_s(self, key: Key) -> float:
+    def pause_s(self, key: Key, most_s: float = PAUSE_MAX_S) -> float:
         """Until the next attempt, longer each time, with jitter."""
         self._failures[key] += 1
         pause = PAUSE_FIRST_S * 2.0 ** min(self._failures[key] - 1, 16)
-        return min(PAUSE_MAX_S, pause) * random.uniform(0.75, 1.0)
+        return min(most_s, pause) * random.uniform(0.75, 1.0)
 
     def went_well(self, key: Key) -> None:
         self._failures.pop(key, None)
@@ -83,6 +85,17 @@ class Memory:
             for key in self._waiting.pop(token, ()):
                 self._failures.pop(key, None)
                 self._siblings.look(key)
+
+    def wait_for_cluster(self, url: str, key: Key) -> None:
+        """Until `answered`."""
+        self.wait(f"answer of {url}", key)
+
+    def answered(self, url: str, key: Key) -> None:
+        """A look of this one went through: who waits for the cluster may look at once."""
+        token = f"answer of {url}"
+        if token in self._waiting:
+            self._waiting[token].discard(key)
+            self.wake(token)
 
     # -- claims ----------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ from magnetar_operator.resources.deletion import UNREACHABLE
 from magnetar_operator.resources.desired import PARTITIONS, Desired, desired_of, policy_of
 from magnetar_operator.resources.finishing import Finishing
 from magnetar_operator.resources.looking import look, topic_stats
-from magnetar_operator.resources.memory import Memory
+from magnetar_operator.resources.memory import OUTAGE_PAUSE_MAX_S, Memory
 from magnetar_operator.resources.observed import Observed, topic_facts
 from magnetar_operator.resources.placing import Place, Placing, Siblings
 from magnetar_operator.resources.plan import (
@@ -98,7 +98,7 @@ class Reconciler:
         except Conflict:
             return CHANGED_S
         if found.again_soon:
-            return self.memory.pause_s(key)
+            return self.memory.pause_s(key, found.pause_max_s)
         self.memory.went_well(key)
         return None
 
@@ -126,7 +126,9 @@ class Reconciler:
             self.memory.wait(error.token, key)
             found = verdict(error.reason, error.message)
         except Unreachable as error:
+            self.memory.wait_for_cluster(place.url, key)
             found = verdict(UNREACHABLE, str(error))
+            found.pause_max_s = OUTAGE_PAUSE_MAX_S
         except Refused as error:
             found = verdict("Refused", f"the cluster says: {error}")
         found.fields = {**where, **found.fields}
@@ -151,6 +153,7 @@ class Reconciler:
         one = await self.writer.finalizer(one, wanted=spec.lifecycle_policy != KEEP)
         run = _Run(self, key, one, place, desired, view, applied)
         found = await run.run()
+        self.memory.answered(place.url, key)
         if not found.again_soon:
             self.memory.wake(
                 resource_token(key.kind, key.namespace, key.name),

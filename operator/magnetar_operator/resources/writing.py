@@ -11,7 +11,7 @@ from typing import Any
 
 from magnetar_operator.api_kinds import Object
 from magnetar_operator.kube import Conflict, KubeClient, NotFound
-from magnetar_operator.resources.memory import Memory
+from magnetar_operator.resources.memory import PAUSE_MAX_S, Memory
 from magnetar_operator.resources.placing import kind_named
 from magnetar_operator.resources.resource_status import (
     READY,
@@ -32,6 +32,7 @@ class Verdict:
     fields: dict[str, Any] = field(default_factory=dict)
     again_soon: bool = False
     """After a pause that grows; else after the resync interval."""
+    pause_max_s: float = PAUSE_MAX_S
 
 
 def verdict(reason: str, message: str, *, holds: bool | None = False, soon: bool = True) -> Verdict:
