@@ -69,6 +69,7 @@ class Campaign:
     rng: random.Random
     tell: Callable[[str], None] = print
     entries: dict[Position, bytes] = field(default_factory=dict)
+    anywhere: float = ANYWHERE
     run_s: float = 20.0
     """How long a run takes, as far as is known."""
     killed: int = 0
@@ -119,7 +120,7 @@ class Campaign:
         lag = self.rng.choice(["0", "0", "-1"])
         process = self.start("--deletion-lag", lag)
         try:
-            if self.rng.random() < ANYWHERE:
+            if self.rng.random() < self.anywhere:
                 waited = self.rng.uniform(0, self.run_s)
             else:
                 run(self._first_attempt(process))

@@ -35,6 +35,7 @@ from magnetar_spark.log.running import run as wait
 CLUSTER_KEY: Final = "/cluster"
 TASKS_MAX: Final = 10_000
 """Of Spark; each has more ledgers where there are more."""
+SWEEPS_AT_ONCE: Final = 8
 METRICS: Final = (
     "topics",
     "ledgersOffloaded",
@@ -88,10 +89,7 @@ async def _run(job: JobContext, override: Override) -> None:
         await _finish_requests(job, log, works, outcomes)
         await _release(job, log, works)
         _add_removed(job, await remove_attempts(log.store, job.job_id, all_tasks_over=True))
-        for spec, work in _places(works):
-            age_s = SWEEP_AGE_S
-            swept = await sweep(log.store, spec, work.name, cluster_id, age_s=age_s)
-            _add_removed(job, swept)
+        await _sweep(job, log, cluster_id, works)
 
 
 async def _cluster_id(log: Log) -> str:
@@ -169,6 +167,16 @@ async def _release(job: JobContext, log: Log, works: list[TopicWork]) -> None:
     job.summary.count("bytesReleased", released.size_bytes)
     for name, ledger_id, error in released.errors:
         job.summary.failure(error, log=name, ledger=ledger_id)
+
+
+async def _sweep(job: JobContext, log: Log, cluster_id: str, works: list[TopicWork]) -> None:
+    gate = asyncio.Semaphore(SWEEPS_AT_ONCE)
+
+    async def one(spec: StoreSpec, name: str) -> None:
+        async with gate:
+            _add_removed(job, await sweep(log.store, spec, name, cluster_id, age_s=SWEEP_AGE_S))
+
+    await asyncio.gather(*(one(spec, work.name) for spec, work in _places(works)))
 
 
 def _places(works: list[TopicWork]) -> list[tuple[StoreSpec, TopicWork]]:

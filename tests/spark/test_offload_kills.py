@@ -1,0 +1,34 @@
+"""The job `offload` killed with SIGKILL, JVM and workers included: the short form of the campaign.
+
+Every kill is one behind the first attempt of a job to write a file, at a random moment; the long
+form is `python -m tests.chaos.offload_kills`. `OFFLOAD_KILLS_SEED` repeats a run's moments.
+"""
+
+import os
+import random
+from pathlib import Path
+
+import pulsar
+import pytest
+from tests.chaos.offload_kills import Campaign, publish
+
+from magnetar.cluster.local.cluster import LocalCluster
+
+KILLS = 2
+MESSAGES = 300
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_job_loses_doubles_and_leaves_nothing(
+    cluster: LocalCluster, client: pulsar.Client, topic: str, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("OFFLOAD_KILLS_SEED") or random.randrange(1 << 31))
+    rng = random.Random(seed)
+    print(f"OFFLOAD_KILLS_SEED={seed}")
+    these = Campaign(cluster.metadata_url, topic, tmp_path / "store", rng, anywhere=0.0)
+    for _ in range(KILLS):
+        publish(client, topic, MESSAGES, rng)
+        these.remember()
+        these.killed_round()
+    these.finish()
+    assert these.check()
