@@ -6,7 +6,7 @@ sorts and spills), then the survivors shuffled to the part that they are of and 
 once is bounded by Spark's memory settings and not by the number of keys.
 
 In this process: the same functions with dictionaries for Spark. It is for topics of at most
-LOCAL_BYTES_MAX, for which Spark's start alone would take longer; their keys are bounded by that.
+LOCAL_BYTES_MAX, for which Spark's start alone would take longer, and LOCAL_KEYS_MAX keys.
 """
 
 import warnings
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOCAL_BYTES_MAX: Final = 8 << 20
+LOCAL_KEYS_MAX: Final = 500_000
+"""What is small when it is compressed may have many."""
 
 Batches = Iterator["pa.RecordBatch"]
 
@@ -43,14 +45,16 @@ class Compacted:
     messages_read: int
 
 
-def compact_here(writing: Writing, now_ms: int) -> Compacted:
-    """In this process."""
+def compact_here(writing: Writing, now_ms: int) -> Compacted | None:
+    """In this process; None where there are too many keys for that."""
     latest: dict[bytes, int] = {}
     counts = Counts()
     for part in writing.parts:
         entries = entries_of_part(writing.settings, writing.bookies, part)
         for found in latest_places(part.number, entries, counts):
             latest |= found
+            if len(latest) > LOCAL_KEYS_MAX:
+                return None
     places = {place for place in latest.values() if place & 1}
     if counts.pieces:
         rows = [

@@ -232,7 +232,9 @@ async def _passes(job: JobContext, writing: Writing, parts: list[Part]) -> Compa
     now_ms = job.clock.now_ms()
     total = sum(part.size_bytes for part in parts)
     if total <= LOCAL_BYTES_MAX and not job.arguments.always_spark:
-        return await asyncio.to_thread(compact_here, writing, now_ms)
+        found = await asyncio.to_thread(compact_here, writing, now_ms)
+        if found is not None:
+            return found
     return await asyncio.to_thread(compact_by_spark, job.spark, writing, now_ms, job.progress)
 
 

@@ -1,0 +1,147 @@
+"""Jobs that are killed at any moment: the artefact stays whole, and nothing is left behind.
+
+Each is a process of its own that gets SIGKILL. Its lease is ended at once, as it would be by
+itself a minute later; the next job finds what it has left. The long form kills 50 of them.
+"""
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pulsar
+import pytest
+from tests.spark.conftest import Log
+from tests.support.compact_rig import CompactRig, write
+from tests.support.compaction import compacted, messages
+
+from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.compaction.records import ATTEMPTS_PREFIX, JOBS_PREFIX
+from magnetar.metadata.store import MetadataStore
+
+ENDS_S = 60.0
+POLL_S = 0.002
+
+
+@pytest.fixture
+def rig(log: Log, cluster: LocalCluster, tmp_path: Path) -> CompactRig:
+    return CompactRig(log, cluster, tmp_path / "store")
+
+
+def started(rig: CompactRig, topic: str) -> "subprocess.Popen[bytes]":
+    command = [
+        *(sys.executable, "-m", "magnetar.cli.main", "job", "compact", "--topic", topic),
+        *("--metadata-url", rig.cluster.metadata_url, "--store", rig.folder.as_uri()),
+        *("--no-progress", "--admin-url", rig.log.options("")["admin.url"]),
+    ]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def kill_when(job: "subprocess.Popen[bytes]", ripe: Callable[[], bool]) -> bool:
+    """Whether it was killed before it had ended."""
+    with job:
+        until = time.monotonic() + ENDS_S
+        while job.poll() is None and not ripe() and time.monotonic() < until:
+            time.sleep(POLL_S)
+        job.send_signal(signal.SIGKILL)
+        output, _ = job.communicate()
+    assert job.returncode in (0, -signal.SIGKILL), output.decode()
+    return job.returncode != 0
+
+
+def end_leases(rig: CompactRig) -> None:
+    async def end(store: MetadataStore) -> None:
+        for stored in await store.list(JOBS_PREFIX):
+            await store.delete(stored.key)
+
+    rig.in_store(end)
+
+
+def attempts(rig: CompactRig) -> int:
+    async def count(store: MetadataStore) -> int:
+        return len(await store.list(ATTEMPTS_PREFIX))
+
+    return rig.in_store(count)
+
+
+def check(rig: CompactRig, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the dead have left, the next run makes good."""
+    end_leases(rig)
+    done = rig.compact("--topic", topic, capsys=capsys)
+    assert done["state"] == "succeeded", done
+    assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
+    record = rig.record(topic)
+    assert record is not None
+    assert rig.files() == {each.path for each in (*record.files, *record.retired)}
+    assert attempts(rig) == 0
+
+
+def batches(number: int) -> list[list[tuple[str | None, bytes]]]:
+    return [
+        [(f"k{key}", b"" if (key + number) % 7 == 0 else f"{number}-{key}".encode())]
+        for key in range(12)
+    ]
+
+
+def test_killed_when_the_attempt_is_on_record_and_when_a_file_is_there(
+    rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(client, topic, batches(0))
+    kill_when(started(rig, topic), lambda: attempts(rig) > 0)
+    check(rig, topic, capsys)
+    write(client, topic, batches(1))
+    known = rig.files()
+    kill_when(started(rig, topic), lambda: rig.folder.exists() and rig.files() != known)
+    check(rig, topic, capsys)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_killed_at_fifty_moments(
+    rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, killed = random.Random(5), 0
+    began = time.monotonic()
+    write(client, topic, batches(0))
+    with started(rig, topic) as whole:
+        whole.communicate(timeout=ENDS_S)
+    takes_s = time.monotonic() - began
+    for number in range(1, 51):
+        write(client, topic, batches(number))
+        at = time.monotonic() + rng.uniform(0.2, 1.0) * takes_s
+        killed += kill_when(started(rig, topic), lambda at=at: time.monotonic() >= at)
+        check(rig, topic, capsys)
+    assert killed > 0
+
+
+def test_a_job_whose_lease_is_lost_commits_nothing(
+    rig: CompactRig,
+    client: pulsar.Client,
+    topic: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was away for long, another has cleaned up what it had begun, and then it goes on."""
+    from magnetar_spark.jobs.compact import swap
+
+    write(client, topic, batches(0))
+    commit = swap.commit
+
+    async def late(store: MetadataStore, *args: object, **kwargs: object) -> object:
+        for stored in await store.list(JOBS_PREFIX):
+            await store.delete(stored.key)
+        assert await swap.clean_attempts(store) == 1
+        await asyncio.sleep(0)
+        return await commit(store, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(swap, "commit", late)
+    done = rig.compact("--topic", topic, capsys=capsys)
+    assert done["metrics"]["topicsCompactedByOthers"] == 1
+    assert rig.record(topic) is None
+    assert rig.files() == set()
+    monkeypatch.undo()
+    check(rig, topic, capsys)
