@@ -1,0 +1,216 @@
+"""The log as consumers with `read_compacted` see it: real files, a real managed ledger."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.ledger.stage import NAME, Stage, publish
+
+from magnetar.broker.dispatch.compacted import RENEW_S, CompactedLog
+from magnetar.compaction.artefact import Artefacts
+from magnetar.compaction.deleting import delete_files, discard, empty_trash
+from magnetar.compaction.records import (
+    CompactedFile,
+    CompactionRecord,
+    RetiredFile,
+    compaction_key,
+    decode_compaction,
+    encode,
+)
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.offload.cold_files import ColdFiles
+from magnetar.offload.errors import ColdFileMissing
+from magnetar.offload.file_format import EntryFileWriter
+from magnetar.offload.stores import StoreSpec
+
+PER_LEDGER = 4
+
+
+class Topic:
+    """A log of several ledgers, and artefacts of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stage = Stage()
+        self.folder = folder
+        self.files = ColdFiles()
+        self.factory: ManagedLedgerFactory = self.stage.factory()
+        self.factory.limit_trimming_with(self._limit)
+        self.artefacts = Artefacts(self.stage.store, self.files)
+        self.entries: list[Position] = []
+        self._made = 0
+
+    async def _limit(self, name: str, log_created_ms: int) -> Position | None:
+        live = await self.artefacts.live(name, log_created_ms)
+        return None if live is None else live.horizon
+
+    async def open(self, ledgers: int) -> ManagedLedger:
+        self.ledger = await self.factory.open(NAME)
+        await self.write(ledgers)
+        return self.ledger
+
+    async def write(self, ledgers: int) -> None:
+        for _ in range(ledgers):
+            for number in range(PER_LEDGER):
+                await publish(self.ledger, b"entry %d" % number)
+                self.entries.append(self.ledger.last_confirmed)
+            await self.ledger.roll_over()
+
+    async def compact(self, horizon: Position, left: list[Position], *, files: int = 1) -> None:
+        """An artefact up to the horizon with these entries, in so many files."""
+        parts: list[CompactedFile] = []
+        share = -(-len(left) // files) or 1
+        for start in range(0, len(left), share):
+            self._made += 1
+            path = f"{self._made}.parquet"
+            self.folder.mkdir(exist_ok=True)
+            with (self.folder / path).open("wb") as sink:
+                writer = EntryFileWriter(sink, managed_ledger=NAME, group_bytes=20)
+                some = left[start : start + share]
+                for position in some:
+                    writer.add(*position, b"left of %s" % str(position).encode())
+                made = writer.close()
+            parts.append(
+                CompactedFile(
+                    path=path,
+                    file_bytes=made.file_bytes,
+                    checksum=made.checksum,
+                    first=made.first,
+                    last=made.last,
+                    entries=made.entries,
+                    messages=made.entries,
+                    length_bytes=made.length_bytes,
+                )
+            )
+        record = CompactionRecord(
+            horizon=horizon,
+            log_created_ms=self.ledger.created_ms,
+            attempt=str(self._made),
+            store=StoreSpec("filesystem", str(self.folder)),
+            compacted_ms=1,
+            files=tuple(parts),
+        )
+        await self.stage.store.put(compaction_key(NAME), encode(record))
+
+    async def view(self) -> CompactedLog:
+        return await CompactedLog.open(self.ledger, self.artefacts, self.stage.clock)
+
+
+async def read_on(view: CompactedLog, start: Position, most: int = 3) -> list[Position]:
+    """As an EntryReader does it, to the end."""
+    found: list[Position] = []
+    while True:
+        entries: list[Entry] | None = view.read_cached(start, most, 1 << 20)
+        if entries is None:
+            entries = await view.read(start, most, 1 << 20)
+        if not entries:
+            return found
+        found += [entry.position for entry in entries]
+        start = Position(found[-1].ledger_id, found[-1].entry_id + 1)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return Topic(tmp_path / "files")
+
+
+@pytest.mark.parametrize("files", [1, 2, 3])
+@pytest.mark.parametrize("kept", [[0, 3, 4, 7, 8], [1], [], [9], list(range(10))])
+async def test_from_every_place_to_the_end(topic: Topic, kept: list[int], files: int) -> None:
+    await topic.open(3)
+    entries = topic.entries
+    horizon = entries[9]
+    left = [entries[at] for at in kept]
+    await topic.compact(horizon, left, files=files)
+    view = await topic.view()
+    whole = [*left, *entries[10:]]
+    assert await read_on(view, view.next_position(EARLIEST)) == whole
+    for most in (1, 100):
+        for place in entries:
+            expected = [each for each in whole if each >= place]
+            assert await read_on(view, place, most) == expected
+            behind = [each for each in whole if each > place]
+            assert await read_on(view, view.next_position(place), most) == behind
+
+
+async def test_without_an_artefact_it_is_the_log(topic: Topic) -> None:
+    await topic.open(2)
+    view = await topic.view()
+    assert view.artefact is None
+    assert await read_on(view, view.next_position(EARLIEST)) == topic.entries
+
+
+async def test_retention_stops_at_the_horizon_and_the_artefact_has_the_rest(topic: Topic) -> None:
+    ledger = await topic.open(3)
+    entries = topic.entries
+    await topic.compact(entries[5], [entries[2]])
+    view = await topic.view()
+    ledger.set_retention(0, 0)
+    await ledger.trim()
+    # The horizon is within the second ledger: the first alone may go.
+    assert ledger.first_position.ledger_id == entries[4].ledger_id
+    assert await read_on(view, EARLIEST) == [entries[2], *entries[6:]]
+
+
+async def test_a_reader_that_is_overtaken_goes_on_in_the_newest_artefact(topic: Topic) -> None:
+    ledger = await topic.open(3)
+    entries = topic.entries
+    await topic.compact(entries[3], [entries[0]])
+    view = await topic.view()
+    assert await read_on(view, entries[8], most=1) == entries[8:]
+    # It stands at entry 5 of the raw log when that is compacted and let go.
+    await topic.compact(entries[11], [entries[6], entries[10]])
+    ledger.set_retention(0, 0)
+    await ledger.trim()
+    assert ledger.entries_total == 0
+    assert await read_on(view, entries[5]) == [entries[6], entries[10]]
+    # And one that stands in the old artefact, at its end.
+    await topic.write(1)
+    old = CompactedLog(ledger, topic.artefacts, topic.stage.clock)
+    assert await read_on(old, entries[2]) == [entries[6], entries[10], *topic.entries[12:]]
+
+
+async def test_a_newer_artefact_is_looked_for_now_and_then(topic: Topic) -> None:
+    await topic.open(2)
+    entries = topic.entries
+    await topic.compact(entries[7], entries[:6])
+    view = await topic.view()
+    await topic.compact(entries[7], [entries[1], entries[5]])
+    assert await read_on(view, entries[2]) == entries[2:6]
+    topic.stage.clock.advance(int(RENEW_S * 1000))
+    assert await read_on(view, entries[2]) == [entries[5]]
+
+
+async def test_files_that_are_gone_were_replaced(topic: Topic) -> None:
+    await topic.open(2)
+    entries = topic.entries
+    await topic.compact(entries[7], entries[:6])
+    view = await topic.view()
+    record = view.artefact
+    assert record is not None
+    gone = [RetiredFile(record.record.store, file.path, 0) for file in record.record.files]
+    await delete_files(gone)
+    with pytest.raises(ColdFileMissing):
+        await view.read(entries[0], 1, 1)
+    await topic.compact(entries[7], [entries[5]])
+    assert await read_on(view, entries[0]) == [entries[5]]
+
+
+async def test_with_the_log_goes_the_artefact(topic: Topic) -> None:
+    await topic.open(1)
+    await topic.compact(topic.entries[3], [topic.entries[0]])
+    store, files = topic.stage.store, topic.folder
+    stored = await store.get(compaction_key(NAME))
+    assert stored is not None
+    await topic.factory.delete(NAME)
+    assert await store.get(compaction_key(NAME)) is None
+    await empty_trash(store)
+    assert list(files.iterdir()) == []
+    assert not await discard(store, NAME, 0)
+    # One that came to be under the same name has nothing of it, whatever stands there.
+    topic.stage.clock.advance(1)
+    await topic.open(1)
+    await store.put(stored.key, stored.value)
+    assert decode_compaction(stored.key, stored.value).log_created_ms != topic.ledger.created_ms
+    assert (await topic.view()).artefact is None
