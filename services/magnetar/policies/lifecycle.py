@@ -239,6 +239,7 @@ COMPACTION_THRESHOLD: Final = Policy(
     document="compaction_threshold",
     namespace=Rest("compactionThreshold", set_verb="PUT"),
     topic=Rest("compactionThreshold"),
+    enforced_by="magnetar.broker.compaction",
 )
 
 OFFLOAD: Final = Policy(
