@@ -12,6 +12,8 @@ Row = dict[str, Any]
 
 HOLDS_BYTES: Final = 64 << 20
 """A subscription without a trend that keeps less than this on bookies is not worth a word."""
+STALLED_CRITICAL_S: Final = 3_600
+"""How old the oldest message is of a stalled backlog that is critical."""
 UNTRIMMED_BYTES: Final = 64 << 20
 HOT_KEY_SHARE: Final = 0.2
 HOT_KEY_MESSAGES: Final = 1_000
@@ -83,7 +85,9 @@ def _of_subscription(row: Row, topic: Row) -> list[Finding]:
         text += duration_text(row["since_s"])
         text += f" ({kind})" if row["consumers"] is not None else ""
         advice = "Start its consumers, or delete the subscription if nobody needs it."
-        found.append(finding(Severity.CRITICAL, "stalled", text, advice))
+        old = row["age_s"] is not None and row["age_s"] >= STALLED_CRITICAL_S
+        severity = Severity.CRITICAL if old else Severity.WARNING
+        found.append(finding(severity, "stalled", text, advice))
     elif row["trend"] == "growing":
         text = (
             f"{count_text(entries)} entries and growing by {row['growth_per_s']:,.1f}/s: "

@@ -3,12 +3,13 @@
 A managed ledger lets go of a head of its closed ledgers, whole ones. So the cause of a ledger's
 bytes is the first of these that is true of it:
 
+    cold          it is in the object store alone: no byte on bookies
     open          it is the one that is written to, or was when its broker ended
-    subscription  the durable subscription that is furthest behind still needs it, or one before it
-    retention     everybody has consumed it; the retention policy keeps it
-    offloaded     as the two above, but a copy is in the object store: the bookies' goes later
     untrimmed     nothing keeps it: its broker lets it go when it looks next (or when somebody loads
                   the topic)
+    offloaded     a copy is in the object store: the bookies' goes after the deletion lag
+    subscription  the durable subscription that is furthest behind still needs it
+    retention     everybody has consumed it; the retention policy keeps it, or one before it
 
 and beside the list: `deleting` (on record as to be deleted), `cursors` (what is acknowledged).
 Bytes on bookies are a ledger's length times its copies; what was offloaded and released has none.

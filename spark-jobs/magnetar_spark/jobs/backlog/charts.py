@@ -13,8 +13,8 @@ from typing import Final
 from magnetar_spark.jobs.backlog.shown import count_text
 
 WIDTH: Final = 960
-LABEL_WIDTH: Final = 330
-VALUE_WIDTH: Final = 130
+LABEL_WIDTH: Final = 340
+VALUE_WIDTH: Final = 170
 ROW_HEIGHT: Final = 26
 BAR_HEIGHT: Final = 15
 LABEL_CHARS: Final = 50

@@ -53,7 +53,7 @@ def backlogs(rows: Rows, top: int) -> str:
     bars = [
         Bar(
             label(row),
-            f"{bytes_text(row['bytes'])} · {count_text(row['entries'])}",
+            f"{bytes_text(row['bytes'])} · {count_text(row['entries'])} entries",
             (
                 Segment(
                     "s0",
