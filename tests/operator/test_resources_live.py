@@ -253,9 +253,12 @@ def test_rights_are_what_the_life_of_resources_asks_and_nothing_else(live: Live)
     """Of one of each kind that is made, drifts, is put back and goes."""
     live.apply("Tenant", "whole", {"adminRoles": ["boss"]})
     policies = {"messageTTL": "1h"}
-    live.apply("Namespace", "life", {"tenant": "whole", "policies": policies})
-    live.apply("Topic", "lived", {"namespaceRef": {"name": "life"}})
+    # What is referred to and not seen yet is asked for.
     live.apply("Subscription", "seen", {"topicRef": {"name": "lived"}})
+    live.until("Subscription", "seen", "WaitingForTopic")
+    live.apply("Topic", "lived", {"namespaceRef": {"name": "life"}})
+    live.until("Topic", "lived", "WaitingForNamespace")
+    live.apply("Namespace", "life", {"tenant": "whole", "policies": policies})
     live.ready("Subscription", "seen")
     live.say("POST", "/namespaces/whole/life/messageTTL", 60)
     live.event("DriftRepaired", "life")
