@@ -43,7 +43,6 @@ KEPT: Final = ("type", "status", "reason")
 UNDER_WAY: Final = ("requested", "copying", "proving")
 
 
-CLOCK: Final = FakeClock()
 RANDOM: Final = Random(SEED)
 
 
@@ -184,7 +183,7 @@ class Step:
     def __init__(self, setting: Setting, do: Callable[[Setting], None]) -> None:
         self.do = do
         do(setting)
-        went = course(setting, CLOCK)
+        went = course(setting, FakeClock())
         self.state = setting.state()
         self.gone = setting.gone(went)
         self.left: list[Point] = list(dict.fromkeys(went.points))
@@ -196,7 +195,8 @@ class Step:
         """With operators that die, as many as there are left places."""
         places = self.left[:DEATHS_MAX]
         self.do(setting)
-        went = course(setting, CLOCK, map(at_place, places))
+        # A new clock for each step: ours runs ahead of the one by which bookies date their proofs.
+        went = course(setting, FakeClock(), map(at_place, places))
         met, missed = places[: went.killed], places[went.killed : went.killed + 1]
         # What was not come to, as it was done already, is the first of the next life.
         rest = self.left[len(met) + len(missed) :]
