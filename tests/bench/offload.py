@@ -132,6 +132,8 @@ def main() -> None:
             f"{each['name']:28} {each['mbPerSecondPerCore']:8} MB/s/core "
             f"{each['cpuSeconds']:8} s CPU {each['wallSeconds']:8} s"
         )
+        if "executorCpuSeconds" in each:
+            print(f"  of that in its tasks: {each['executorCpuSeconds']} s CPU")
 
 
 if __name__ == "__main__":
