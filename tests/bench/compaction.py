@@ -32,7 +32,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import numpy as np
 import pulsar
 from numpy.typing import NDArray
-from tests.bench.spark import MIB, quiet_client
+from tests.bench.spark import CLOCK_TICKS, MIB, quiet_client
 from tests.support.cluster_processes import brokers, running_cluster
 
 from magnetar.cluster.local.cluster import LocalCluster
@@ -116,11 +116,15 @@ class Sampled:
 
     pid: int
     peak_bytes: int = 0
+    cpu_s: float = 0.0
+    """Of those that live and of those that they waited for."""
     _over: threading.Event = field(default_factory=threading.Event)
 
     def watch(self) -> None:
         while not self._over.wait(SAMPLE_S):
-            self.peak_bytes = max(self.peak_bytes, sum(map(_memory, _tree(self.pid))))
+            pids = list(_tree(self.pid))
+            self.peak_bytes = max(self.peak_bytes, sum(map(_memory, pids)))
+            self.cpu_s = max(self.cpu_s, sum(map(_ticks, pids)) / CLOCK_TICKS)
 
     def stop(self) -> None:
         self._over.set()
@@ -135,6 +139,14 @@ def _tree(pid: int) -> Iterator[int]:
             continue
         for child in below:
             yield from _tree(int(child))
+
+
+def _ticks(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, fields[11:15]))
 
 
 def _memory(pid: int) -> int:
@@ -154,7 +166,6 @@ def compact(cluster: LocalCluster, folder: Path, memory: str) -> dict[str, Any]:
         *("--conf", f"spark.driver.memory={memory}", "--json", "--no-progress"),
     ]
     began = time.perf_counter()
-    before = os.times()
     with subprocess.Popen(command, stdout=subprocess.PIPE) as job:
         sampled = Sampled(job.pid)
         watching = threading.Thread(target=sampled.watch)
@@ -162,14 +173,12 @@ def compact(cluster: LocalCluster, folder: Path, memory: str) -> dict[str, Any]:
         output, _ = job.communicate()
         sampled.stop()
         watching.join()
-    after = os.times()
     if job.returncode:
         raise RuntimeError(f"the job ended with {job.returncode}: {output.decode()}")
     document: dict[str, Any] = json.loads(output)
-    cpu = after.children_user + after.children_system
     return document | {
         "wall_s": round(time.perf_counter() - began, 1),
-        "cpu_s": round(cpu - before.children_user - before.children_system, 1),
+        "cpu_s": round(sampled.cpu_s, 1),
         "peak_mib": sampled.peak_bytes >> 20,
     }
 

@@ -67,6 +67,7 @@ def test_what_is_enforced_has_a_default_that_can_be_set() -> None:
         "encryption_required",
         "subscription_types",
         "subscription_auth_mode",
+        "compaction_threshold",
         "offload",
         "offload_threshold",
         "offload_threshold_age",
