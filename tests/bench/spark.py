@@ -1,27 +1,35 @@
-"""Spark's source beside the official Python consumer and beside Spark on plain Parquet.
+"""Spark's source beside the official Python consumer, Spark on plain Parquet, and Spark's limit.
 
-    python -m tests.bench.spark [--mib 256] [--size 1024] [--bookies 2]
+    python -m tests.bench.spark [--mib 256] [--size 1024] [--bookies 2] [--rounds 3] [--json]
 
 A cluster of processes here, one topic of batched messages of random bytes. Each reader goes through
-all of it; what counts is its own CPU time (of the process and of what it started), so that busy
-neighbours matter less, and the wall clock is told beside. "bookies to Arrow" is what the source's
-tasks do, in this process. Spark readers write to the `noop` sink, all columns or only `value`.
+all of it, `rounds` times in turn after one that is not counted (the JVM compiles then). What counts
+is CPU time: of the reader (this process and what it started), of the broker, of the bookies; it is
+affected less by busy neighbours than the wall clock, but not unaffected.
+
+"bookies to Arrow" is what the source's tasks do, in this process. Spark readers write to the `noop`
+sink, all columns or only `value`. "limit" is a source that yields one and the same Arrow batch of
+these rows from memory, as often as needed: what Spark itself takes for rows from Python.
 """
 
 import argparse
+import json
 import os
 import resource
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pulsar
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from tests.support.cluster_processes import brokers, running_cluster
 
@@ -34,27 +42,44 @@ SERVER = b"magnetar.cli.main"
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def tree_cpu_s() -> float:
-    """CPU seconds of this process and all below it, those that have ended included; less those of
-    the cluster's members, which are below it, too."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
+def _processes() -> Iterator[tuple[int, int, int, list[bytes]]]:
+    """Id, parent, ticks of CPU with those of children that have ended, and command of each."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-            if SERVER in stat.with_name("cmdline").read_bytes():
-                continue
+            command = stat.with_name("cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        pid = int(stat.parent.name)
-        children.setdefault(int(fields[1]), []).append(pid)
-        ticks[pid] = sum(map(int, fields[11:15]))
-    waiting, total = [os.getpid()], 0
+        yield int(stat.parent.name), int(fields[1]), sum(map(int, fields[11:15])), command
+
+
+def _role(command: list[bytes]) -> str:
+    """Whose CPU a process below this one takes."""
+    if SERVER in command:
+        return command[command.index(SERVER) + 1].decode()
+    return "etcd" if Path(command[0].decode(errors="replace")).name == "etcd" else "reader"
+
+
+def cpu_by_role() -> dict[str, float]:
+    """CPU seconds of this process and all below it, those that have ended included: `reader`, and
+    those of the cluster's members (`broker`, `bookie`, `etcd`)."""
+    children: dict[int, list[int]] = {}
+    found: dict[int, tuple[str, int]] = {}
+    for pid, parent, ticks, command in _processes():
+        children.setdefault(parent, []).append(pid)
+        found[pid] = _role(command), ticks
+    waiting, total = [os.getpid()], {"reader": 0.0, "broker": 0.0, "bookie": 0.0}
     while waiting:
         pid = waiting.pop()
-        total += ticks.get(pid, 0)
+        role, ticks = found.get(pid, ("reader", 0))
+        total[role] = total.get(role, 0.0) + ticks / CLOCK_TICKS
         waiting += children.get(pid, [])
-    return total / CLOCK_TICKS
+    return total
+
+
+def tree_cpu_s() -> float:
+    """Of this process and all below it, without the cluster's members."""
+    return cpu_by_role()["reader"]
 
 
 def produce(cluster: LocalCluster, mib: int, size: int) -> int:
@@ -84,13 +109,13 @@ def quiet_client(cluster: LocalCluster) -> pulsar.Client:
     return pulsar.Client(cluster.service_url, logger=logger)
 
 
-def consume(cluster: LocalCluster, count: int) -> None:
+def consume(cluster: LocalCluster, count: int, subscription: str = "bench") -> None:
     with (
         closing(quiet_client(cluster)) as client,
         closing(
             client.subscribe(
                 TOPIC,
-                "bench",
+                subscription,
                 initial_position=pulsar.InitialPosition.Earliest,
                 receiver_queue_size=5000,
             )
@@ -100,17 +125,87 @@ def consume(cluster: LocalCluster, count: int) -> None:
             consumer.receive(30_000).data()
 
 
-@contextmanager
-def measured(name: str, count: int, size: int) -> Iterator[None]:
-    """`name`, and what one core and the wall clock made of it."""
-    cpu, wall = tree_cpu_s(), time.perf_counter()
-    yield
-    cpu, wall = tree_cpu_s() - cpu, time.perf_counter() - wall
-    print(
-        f"{name:30} {count / cpu / 1e3:8.0f} k msg/s/core {count * size / cpu / 1e6:8.0f} MB/s/core"
-        f"   {count / wall / 1e3:8.0f} k msg/s wall",
-        flush=True,
-    )
+class Repeated(DataSource):
+    """The rows of one Arrow file, again and again, up to `rows` of them in two tasks."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "repeated"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RepeatedReader(self.options["path"], int(self.options["rows"]))
+
+
+class RepeatedReader(DataSourceReader):
+    def __init__(self, path: str, rows: int) -> None:
+        self._path, self._rows = path, rows
+
+    def partitions(self) -> list[InputPartition]:
+        half = self._rows // 2
+        return [InputPartition(half), InputPartition(self._rows - half)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with pa.ipc.open_file(self._path) as file:
+            batch = file.get_batch(0)
+        left: int = partition.value
+        while left > 0:
+            yield batch.slice(0, min(left, batch.num_rows))
+            left -= batch.num_rows
+
+
+def repeated(spark: SparkSession, cluster: LocalCluster, count: int, path: str) -> DataFrame:
+    """What a task of the source yields first, all columns or those of the path's name."""
+    column = "value" if path.endswith("value") else ""
+    schema, batches = batches_of(cluster, column)
+    first = next(batches)
+    with pa.ipc.new_file(path, first.schema) as file:
+        file.write_batch(first)
+    reader = spark.read.format("repeated").option("path", path).option("rows", count)
+    return reader.schema(schema).load()
+
+
+@dataclass
+class Measure:
+    """One reader, all rounds together."""
+
+    name: str
+    run: Callable[[], None]
+    messages: int = 0
+    wall_s: float = 0.0
+    reader_s: float = 0.0
+    broker_s: float = 0.0
+    bookie_s: float = 0.0
+
+    def once(self, count: int) -> None:
+        before, wall = cpu_by_role(), time.perf_counter()
+        self.run()
+        after = cpu_by_role()
+        self.messages += count
+        self.wall_s += time.perf_counter() - wall
+        self.reader_s += after["reader"] - before["reader"]
+        self.broker_s += after["broker"] - before["broker"]
+        self.bookie_s += after["bookie"] - before["bookie"]
+
+    def row(self, size: int) -> dict[str, float | str]:
+        """As it is printed. `all` counts the broker and the bookies, too."""
+        rate = self.messages / self.reader_s
+        every = self.messages / (self.reader_s + self.broker_s + self.bookie_s)
+        return {
+            "reader": self.name,
+            "k msg/s/core": round(rate / 1e3),
+            "MB/s/core": round(rate * size / 1e6),
+            "broker % of a core": round(100 * self.broker_s / self.wall_s, 1),
+            "broker us/msg": round(1e6 * self.broker_s / self.messages, 2),
+            "bookies us/msg": round(1e6 * self.bookie_s / self.messages, 2),
+            "all, k msg/s/core": round(every / 1e3),
+        }
+
+
+def table(rows: list[dict[str, float | str]]) -> str:
+    """In Markdown."""
+    names = list(rows[0])
+    lines = [names, ["---"] * len(names), *([str(row[name]) for name in names] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def drain(table: DataFrame) -> None:
@@ -125,13 +220,18 @@ def options_of(cluster: LocalCluster) -> dict[str, str]:
     }
 
 
-def without_spark(cluster: LocalCluster, column: str) -> None:
+def batches_of(cluster: LocalCluster, column: str) -> tuple[StructType, Iterator[pa.RecordBatch]]:
+    """What the source's tasks make, one behind the other."""
     found = magnetar_spark.PulsarDataSource(options_of(cluster))
     schema = found.schema()
-    reader = found.reader(StructType([schema[column]]) if column else schema)
-    for partition in reader.partitions():
-        for _ in reader.read(partition):
-            pass
+    wanted = StructType([schema[column]]) if column else schema
+    reader = found.reader(wanted)
+    return wanted, (batch for each in reader.partitions() for batch in reader.read(each))
+
+
+def without_spark(cluster: LocalCluster, column: str) -> None:
+    for _ in batches_of(cluster, column)[1]:
+        pass
 
 
 def source(spark: SparkSession, cluster: LocalCluster, schema: str = "") -> DataFrame:
@@ -139,25 +239,34 @@ def source(spark: SparkSession, cluster: LocalCluster, schema: str = "") -> Data
     return (reader.schema(schema) if schema else reader).load()
 
 
-def compared(spark: SparkSession, cluster: LocalCluster, count: int, size: int) -> None:
+def compared(spark: SparkSession, cluster: LocalCluster, count: int, rounds: int) -> list[Measure]:
     whole, value = source(spark, cluster), source(spark, cluster, "value binary")
     assert value.count() == count
+    names = (f"bench-{number}" for number in range(rounds + 1))
     with tempfile.TemporaryDirectory() as directory:
-        path = f"{directory}/rows"
-        whole.write.parquet(path)
-        plain = spark.read.parquet(path)
-        cases: list[tuple[str, Callable[[], None]]] = [
-            ("official consumer", lambda: consume(cluster, count)),
-            ("bookies to Arrow, all columns", lambda: without_spark(cluster, "")),
-            ("bookies to Arrow, value", lambda: without_spark(cluster, "value")),
-            ("source, all columns", lambda: drain(whole)),
-            ("source, value", lambda: drain(value)),
-            ("parquet, all columns", lambda: drain(plain)),
-            ("parquet, value", lambda: drain(plain.select("value"))),
+        whole.write.parquet(f"{directory}/rows")
+        plain = spark.read.parquet(f"{directory}/rows")
+        limits = {
+            part: repeated(spark, cluster, count, f"{directory}/{part}")
+            for part in ("all", "value")
+        }
+        measures = [
+            Measure("official consumer", lambda: consume(cluster, count, next(names))),
+            Measure("bookies to Arrow, all columns", lambda: without_spark(cluster, "")),
+            Measure("bookies to Arrow, value", lambda: without_spark(cluster, "value")),
+            Measure("source, all columns", lambda: drain(whole)),
+            Measure("source, value", lambda: drain(value)),
+            Measure("limit, all columns", lambda: drain(limits["all"])),
+            Measure("limit, value", lambda: drain(limits["value"])),
+            Measure("Parquet, all columns", lambda: drain(plain)),
+            Measure("Parquet, value", lambda: drain(plain.select("value"))),
         ]
-        for name, run in cases:
-            with measured(name, count, size):
-                run()
+        for each in measures:
+            each.run()
+        for _ in range(rounds):
+            for each in measures:
+                each.once(count)
+    return measures
 
 
 def main() -> None:
@@ -165,6 +274,8 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256, help="of values")
     parser.add_argument("--size", type=int, default=1024, help="of one value, in bytes")
     parser.add_argument("--bookies", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="one document instead of a table")
     given = parser.parse_args()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
@@ -176,14 +287,20 @@ def main() -> None:
     )
     spark.sparkContext.setLogLevel("ERROR")
     magnetar_spark.register(spark)
+    spark.dataSource.register(Repeated)
     with (
         tempfile.TemporaryDirectory() as directory,
         running_cluster(Path(directory), bookies=given.bookies, brokers=1) as cluster,
     ):
+        consume(cluster, 0)  # a topic without any subscription would be deleted as idle
         count = produce(cluster, given.mib, given.size)
-        compared(spark, cluster, count, given.size)
+        rows = [each.row(given.size) for each in compared(spark, cluster, count, given.rounds)]
     spark.stop()
-    print(f"peak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MiB")
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    if given.json:
+        print(json.dumps({"messages": count, "bytes": given.size, "readers": rows}, indent=2))
+    else:
+        print(table(rows), f"peak of this process: {peak_mib} MiB", sep="\n\n")
 
 
 if __name__ == "__main__":
