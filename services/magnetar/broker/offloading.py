@@ -28,11 +28,11 @@ from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Conflict, MetadataError
 from magnetar.core.ids import Position
-from magnetar.core.names import NamespaceName, TopicName
+from magnetar.core.names import PARTITION_SUFFIX, NamespaceName, TopicName
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 from magnetar.offload.cold import ColdLedgers
-from magnetar.offload.policy import OffloadDefaults, OffloadPlan, effective
+from magnetar.offload.policy import OffloadDefaults, OffloadPlan, decode_defaults, effective
 from magnetar.offload.records import (
     DEFAULTS_KEY,
     OffloadRequest,
@@ -52,6 +52,7 @@ from magnetar.policies.lifecycle import (
 ATTEMPTS_MAX: Final = 8
 REFRESH_INTERVAL_S: Final = 60.0
 REFRESHED_AT_ONCE_MAX: Final = 16
+LOOKED_AT_PER_TURN: Final = 1_000
 
 
 def offload_defaults(settings: BrokerSettings) -> OffloadDefaults:
@@ -79,7 +80,7 @@ async def publish_defaults(store: MetadataStore, defaults: OffloadDefaults) -> N
         known = await store.get(DEFAULTS_KEY)
         if known is None and defaults == OffloadDefaults():
             return
-        if known is not None and known.value == value:
+        if known is not None and decode_defaults(DEFAULTS_KEY, known.value) == defaults:
             return
         try:
             await store.put(DEFAULTS_KEY, value, expected=0 if known is None else known.revision)
@@ -111,12 +112,18 @@ class Offloading:
 
     def plan(self, topic: TopicName) -> OffloadPlan:
         """What holds for a topic."""
-        namespace, policies = topic.namespace, self._policies
-        document = {
-            policy.document: policies.namespace_value(namespace, policy)
+        own = self._policies.own_value(topic, OFFLOAD)
+        return effective(self.defaults, self._document(topic.namespace), own)
+
+    def _document(self, namespace: NamespaceName) -> dict[str, object]:
+        return {
+            policy.document: self._policies.namespace_value(namespace, policy)
             for policy in (OFFLOAD, OFFLOAD_THRESHOLD, OFFLOAD_THRESHOLD_AGE, OFFLOAD_DELETION_LAG)
         }
-        return effective(self.defaults, document, policies.own_value(topic, OFFLOAD))
+
+    def _namespace_offloaded(self, tenant: str, namespace: str) -> bool:
+        document = self._document(NamespaceName(tenant, namespace))
+        return effective(self.defaults, document, None).store is not None
 
     def cold_first(self, ledger: str) -> bool:
         """Whether a managed ledger's moved ledgers are read from their files."""
@@ -148,14 +155,34 @@ class Offloading:
         return found
 
     async def refresh_all(self, ledgers: Mapping[str, ManagedLedger]) -> None:
-        """Those that are open here; what is known of others is let go."""
+        """Those that are open here; what is known of others is let go.
+
+        Whether a namespace is offloaded is worked out once for all of its topics.
+        """
         for name in [name for name in self._moved if name not in ledgers]:
             del self._moved[name]
-        names = list(ledgers)
-        for start in range(0, len(names), REFRESHED_AT_ONCE_MAX):
-            some = names[start : start + REFRESHED_AT_ONCE_MAX]
-            await asyncio.gather(*(self.refresh(ledgers[name]) for name in some))
-            await asyncio.sleep(0)
+        own = {_base(name) for name in self._topics_with_policies()}
+        of_namespaces: dict[str, bool] = {}
+        chosen = []
+        for number, (name, ledger) in enumerate(ledgers.items()):
+            tenant, namespace, _ = name.split("/", 2)
+            key = f"{tenant}/{namespace}"
+            offloaded = of_namespaces.get(key)
+            if offloaded is None:
+                offloaded = of_namespaces[key] = self._namespace_offloaded(tenant, namespace)
+            if offloaded or name in self._moved or (own and _base(name) in own):
+                chosen.append(ledger)
+            if number % LOOKED_AT_PER_TURN == LOOKED_AT_PER_TURN - 1:
+                await asyncio.sleep(0)
+        for start in range(0, len(chosen), REFRESHED_AT_ONCE_MAX):
+            some = chosen[start : start + REFRESHED_AT_ONCE_MAX]
+            await asyncio.gather(*(self.refresh(ledger) for ledger in some))
+
+    def _topics_with_policies(self) -> list[str]:
+        return [
+            f"{topic.namespace}/persistent/{topic.encoded_local}"
+            for topic in self._policies.topics_with(OFFLOAD)
+        ]
 
     # -- what is asked for
 
@@ -201,6 +228,12 @@ class Offloading:
         if stored is None:
             return None, ABSENT
         return decode_request(key, stored.value), stored.revision
+
+
+def _base(ledger: str) -> str:
+    """The managed ledger's name without the number of a partition."""
+    base, found, number = ledger.rpartition(PARTITION_SUFFIX)
+    return base if found and number.isdecimal() else ledger
 
 
 def topic_of(ledger: str) -> TopicName:

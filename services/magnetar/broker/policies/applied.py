@@ -183,6 +183,10 @@ class BrokerPolicies:
         own = self._own.get(topic.base)
         return None if own is None or policy.topic is None else of_topic(policy, own)
 
+    def topics_with(self, policy: Policy) -> list[TopicName]:
+        """The topics, no partitions, that say something themselves."""
+        return [topic for topic in self._own if self.own_value(topic, policy) is not None]
+
     def listen(self, topic: TopicName, told: Told) -> Callable[[], None]:
         """See `AppliedPolicies.listen`."""
         base = topic.base

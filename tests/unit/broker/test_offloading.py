@@ -1,0 +1,75 @@
+"""A broker's settings for jobs, and what it knows of moved ledgers without asking for each."""
+
+from tests.unit.admin.support import start_service, stop_service
+from tests.unit.ledger.stage import publish
+
+from magnetar.broker.offloading import offload_defaults, publish_defaults
+from magnetar.broker.service import BrokerService
+from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.topics import ledger_name
+from magnetar.core.names import NamespaceName, TopicName, parse_topic
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.memory import MemoryStore
+from magnetar.offload.policy import OffloadDefaults, decode_defaults
+from magnetar.offload.records import DEFAULTS_KEY, OffloadRecord, encode, offload_key
+from magnetar.offload.stores import StoreSpec
+
+FOLDER = {"managedLedgerOffloadDriver": "filesystem", "managedLedgerOffloadBucket": "/cold"}
+
+
+async def published(store: MemoryStore) -> OffloadDefaults | None:
+    record = await store.get(DEFAULTS_KEY)
+    return None if record is None else decode_defaults(DEFAULTS_KEY, record.value)
+
+
+async def test_settings_are_published_for_jobs() -> None:
+    store = MemoryStore()
+    await publish_defaults(store, OffloadDefaults())
+    assert await published(store) is None  # nothing is set: nothing is written
+    settings = BrokerSettings(offload_driver="S3", offload_bucket="b", offload_threshold_s=60)
+    defaults = offload_defaults(settings)
+    assert (defaults.driver, defaults.bucket, defaults.threshold_s) == ("S3", "b", 60)
+    await publish_defaults(store, defaults)
+    assert await published(store) == defaults
+    revision = await store.revision()
+    await publish_defaults(store, defaults)
+    assert await store.revision() == revision
+    await publish_defaults(store, OffloadDefaults())
+    assert await published(store) == OffloadDefaults()
+
+
+async def with_moved_ledger(service: BrokerService, name: TopicName) -> ManagedLedger:
+    """A topic with a closed ledger and an open one; of the first one a record says it was moved."""
+    ledger = await service.ledgers.open(ledger_name(name))
+    ledger_id, _ = await publish(ledger, b"x" * 70)
+    await ledger.roll_over()
+    await publish(ledger, b"y")
+    record = OffloadRecord(
+        ledger_id, "a", StoreSpec("filesystem", "/cold"), "p", 9, 1, 70, 1, 1, 2, 3
+    )
+    await service.store.put(offload_key(ledger.name, ledger_id), encode(record))
+    return ledger
+
+
+async def test_only_topics_that_are_offloaded_are_asked_for() -> None:
+    service = await start_service()
+    plain = await with_moved_ledger(service, parse_topic("persistent://t1/n1/plain"))
+    own = parse_topic("persistent://t1/n1/own")
+    part = await with_moved_ledger(service, own.partition(3))
+    await service.topics.create(own, {})
+    await service.policies.update(own, lambda policies: policies.having("offload", FOLDER))
+    offloading = service.offloading
+    assert offloading.plan(own.partition(3)).store == StoreSpec("filesystem", "/cold")
+    assert offloading.cold_first(part.name)
+    assert not offloading.cold_first(plain.name)
+    await offloading.refresh_all(service.ledgers.opened)
+    assert (offloading.moved(plain).size_bytes, offloading.moved(part).size_bytes) == (0, 70)
+
+    await service.resources.update_policies(
+        NamespaceName("t1", "n1"), lambda document: {**document, "offload_policies": FOLDER}
+    )
+    await offloading.refresh_all(service.ledgers.opened)
+    assert offloading.moved(plain).size_bytes == 70
+    await offloading.refresh_all({})
+    assert offloading.moved(plain).size_bytes == 0
+    await stop_service(service)
