@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -209,7 +210,7 @@ class World:
         topics = [f"{PREFIX}{name}" for name in ("plain", "batches", "silent", "plain-middle-DLQ")]
         topics += [self.partition(number) for number in range(PARTITIONS)]
         for topic in topics:
-            wait_for(lambda topic=topic: self._is_stored(topic), f"{topic}'s cursors are stored")
+            wait_for(partial(self._is_stored, topic), f"{topic}'s cursors are stored")
 
     def _is_stored(self, topic: str) -> bool:
         state = self.state(topic)

@@ -156,8 +156,7 @@ def test_what_was_set_up_is_found(first: Result) -> None:
     assert len(orders) == PARTITIONS
     assert sum(row["entries"] for row in orders) == 45
     assert sum(row["acked_ranges"] for row in orders) > 0
-    first = result.rows("ack_holes")[0]
-    assert first["entries"] > 0
+    assert result.rows("ack_holes")[0]["entries"] > 0
     held = {row["held_by"] for row in result.rows("unread_keys") if "orders" in row["topic"]}
     assert held <= {"worker-0", "worker-1"}
     assert held
@@ -264,7 +263,7 @@ def test_metrics_and_the_published_summary(world: World, second: Result) -> None
 
     record = run(published())
     assert record["subscriptions"] == 9
-    assert {"kind": "stalled", "severity": "critical", "topic": f"{PREFIX}plain"}.items() <= (
+    assert {"kind": "stalled", "severity": "warning", "topic": f"{PREFIX}plain"}.items() <= (
         next(each for each in record["findings"] if each["subscription"] == "never").items()
     )
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar_spark.jobs.backlog import metrics, report
@@ -147,12 +147,14 @@ def test_docs_have_every_table_column_and_metric() -> None:
         assert f"`{name}`" in text
 
 
+@settings(deadline=None)
 @given(st.floats(1e-6, 1e15))
 def test_axes_hold_what_is_on_them(value: float) -> None:
     assert value <= nice_ceiling(value) * (1 + 1e-6)
     assert nice_ceiling(value) <= value * 2.5 * (1 + 1e-6)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_long_names_are_shortened(text: str) -> None:
     assert len(shortened(text)) <= max(len(text), 50)

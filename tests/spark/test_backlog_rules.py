@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.core.errors import PreconditionFailed
@@ -57,6 +57,7 @@ limits = st.sampled_from([-1, 0, 1, 40, 100, 500_000, NOW_MS])
 retentions = st.builds(Retention, limits, limits)
 
 
+@settings(deadline=None)
 @given(indexes(), st.data(), retentions)
 def test_every_ledger_has_the_cause_that_keeps_it(
     index: LedgerIndex, data: st.DataObject, retention: Retention
@@ -106,6 +107,7 @@ class Until:
         return self._end
 
 
+@settings(deadline=None)
 @given(states(), retentions, st.data())
 async def test_what_limits_free(
     state: tuple[LedgerIndex, AckState], retention: Retention, data: st.DataObject
@@ -152,6 +154,7 @@ def test_scenarios_are_what_their_text_says() -> None:
 counts = st.integers(0, 10_000)
 
 
+@settings(deadline=None)
 @given(counts, counts, counts, st.integers(2, 10_000))
 def test_movement_adds_up(before: int, appended: int, consumed: int, seconds: int) -> None:
     """What is there now is what was there, and what came, less what was consumed."""
@@ -180,6 +183,7 @@ def test_what_is_not_known_is_not_guessed() -> None:
     assert (back.trend, back.consumed_per_s, back.drains_in_s) == (Trend.RESET, None, None)
 
 
+@settings(deadline=None)
 @given(indexes(), st.data())
 def test_appended_since_counts_entries_or_says_nothing(
     index: LedgerIndex, data: st.DataObject
@@ -192,6 +196,7 @@ def test_appended_since_counts_entries_or_says_nothing(
     assert appended_since(index, EARLIEST, Position(1000, 0)) is None
 
 
+@settings(deadline=None)
 @given(states())
 def test_holes_are_the_unacknowledged_before_the_acknowledged(
     state: tuple[LedgerIndex, AckState],
@@ -254,6 +259,7 @@ def test_flows() -> None:
     assert (found["redeliveries_max"], found["redeliveries_mean"]) == (7, 3.0)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 4_000_000_000_000), st.integers(0, 4_000_000_000_000))
 def test_runs_are_named_by_time(one: int, other: int) -> None:
     assert run_ms(run_name(one)) == one

@@ -66,7 +66,7 @@ def scanned(
     with EntryReader(settings, bookies) as reader:
         keys = KeySums()
         for each in ranges:
-            scan = _Scan(each, keys)
+            scan = RangeScan(each, keys)
             for group in reader.read(each.ranged):
                 for entry_id, data in group:
                     scan.add(entry_id, data)
@@ -76,8 +76,8 @@ def scanned(
         yield from keys.take()
 
 
-class _Scan:
-    """One range."""
+class RangeScan:
+    """One range: `add` its entries in order, `take` sums on the way, `finish`."""
 
     def __init__(self, scan: ScanRange, keys: KeySums) -> None:
         ranged = scan.ranged

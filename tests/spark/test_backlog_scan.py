@@ -1,0 +1,135 @@
+"""What a scan counts of any entries and any acknowledgements, against counting them one by one."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.batch import build_batch
+from magnetar.wire.entry import build_entry
+from magnetar_spark.jobs.backlog.partials import (
+    BY_KEY,
+    BY_SIZE,
+    SCANNED,
+    SCHEMA,
+    UNREAD,
+    UNREAD_BY_KEY,
+    KeySums,
+)
+from magnetar_spark.jobs.backlog.scan import RangeScan
+from magnetar_spark.jobs.backlog.scan_plan import ScanRange, View
+from magnetar_spark.log.planning import Range
+
+FIRST = 3
+KEYS = ("", "a", "b")
+MARKER = 10
+
+
+@dataclass(frozen=True)
+class Message:
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Made:
+    """An entry: a batch of messages, one message alone, or a marker (no messages)."""
+
+    messages: tuple[Message, ...]
+    batched: bool
+
+    def data(self, time_ms: int) -> bytes:
+        metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=time_ms)
+        if not self.messages:
+            metadata.marker_type = MARKER
+            return build_entry(metadata, b"")
+        if self.batched:
+            metadata.num_messages_in_batch = len(self.messages)
+            return build_entry(metadata, build_batch([_single(each) for each in self.messages]))
+        if self.messages[0].key:
+            metadata.partition_key = self.messages[0].key
+        return build_entry(metadata, self.messages[0].value)
+
+
+def _single(message: Message) -> tuple[SingleMessageMetadata, bytes]:
+    single = SingleMessageMetadata(payload_size=0)
+    if message.key:
+        single.partition_key = message.key
+    return single, message.value
+
+
+messages = st.builds(Message, st.sampled_from(KEYS), st.binary(max_size=40))
+batches = st.builds(Made, st.lists(messages, min_size=1, max_size=12).map(tuple), st.just(True))
+alone = st.builds(Made, messages.map(lambda each: (each,)), st.just(False))
+logs = st.lists(st.one_of(batches, alone, st.just(Made((), False))), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=60)
+@given(logs, st.data())
+def test_what_is_left_is_counted(log: list[Made], data: st.DataObject) -> None:
+    last = FIRST + len(log) - 1
+    ids = range(FIRST, last + 1)
+    mark = data.draw(st.integers(-1, last))
+    acked = data.draw(st.sets(st.integers(FIRST, last)))
+    remains = {}
+    for entry_id in ids:
+        count = len(log[entry_id - FIRST].messages)
+        if log[entry_id - FIRST].batched and entry_id > mark and entry_id not in acked:
+            remains[entry_id] = data.draw(st.integers(0, (1 << count) - 1)) or 1
+    some = data.draw(st.sets(st.sampled_from(sorted(remains)))) if remains else set()
+    remains = {entry_id: remains[entry_id] for entry_id in some}
+    view = View("sub", mark, BitMap({0, *acked, last + 9}).serialize(), remains)
+
+    left: Counter[bytes | None] = Counter()
+    entries = partly = 0
+    for entry_id in ids:
+        made = log[entry_id - FIRST]
+        if entry_id <= mark or entry_id in acked:
+            continue
+        entries += 1
+        for index, message in enumerate(made.messages):
+            if entry_id in remains and not remains[entry_id] >> index & 1:
+                partly += 1
+            else:
+                left[message.key.encode() or None] += 1
+
+    rows = _scanned(log, view)
+    unread = [row for row in rows if row["kind"] == UNREAD]
+    assert sum(row["entries"] for row in unread) == entries
+    assert sum(row["messages"] for row in unread) == left.total()
+    assert sum(row["number"] for row in unread) == partly
+    assert _by_key(rows, UNREAD_BY_KEY) == left
+    every = [message for made in log for message in made.messages]
+    assert _by_key(rows, BY_KEY) == Counter(each.key.encode() or None for each in every)
+    (scanned,) = [row for row in rows if row["kind"] == SCANNED]
+    assert (scanned["entries"], scanned["messages"]) == (len(log), len(every))
+    assert scanned["number"] == sum(not made.messages for made in log)
+    sizes = Counter(len(each.value).bit_length() for each in every)
+    assert {row["number"]: row["messages"] for row in rows if row["kind"] == BY_SIZE} == sizes
+
+
+def _scanned(log: list[Made], view: View) -> list[dict[str, Any]]:
+    metadata = LedgerMetadata(7, (), 1)
+    ranged = Range("persistent://a/b/c", -1, metadata, FIRST, FIRST + len(log) - 1, 1)
+    keys = KeySums()
+    scan = RangeScan(ScanRange(ranged, (view,)), keys)
+    for number, made in enumerate(log):
+        scan.add(FIRST + number, made.data(1_000_000 + number))
+    rows: list[dict[str, Any]] = []
+    for batch in (*scan.finish(), *keys.take()):
+        assert batch.schema.equals(SCHEMA)
+        rows += batch.to_pylist()
+    return rows
+
+
+def _by_key(rows: list[dict[str, Any]], kind: int) -> Counter[bytes | None]:
+    found: Counter[bytes | None] = Counter()
+    for row in rows:
+        if row["kind"] == kind:
+            found[row["key"]] += row["messages"]
+    return found
