@@ -3,11 +3,14 @@
 Tests marked `kube` need an API server, those marked `kube_node` one that also runs containers. They
 are deselected, and the run's header says so, where KUBECONFIG is not set, and `kube_node` where no
 node runs containers. Where KUBECONFIG is set and nothing answers there, they run and fail.
+
+No test of ours fails for being slow: Hypothesis has no deadline.
 """
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from kubernetes import client
 from tests.support.kube import (
     Images,
@@ -20,6 +23,9 @@ from tests.support.kube import (
     tool,
 )
 from tests.support.kube_volumes import open_volumes
+
+settings.register_profile("magnetar", deadline=None)
+settings.load_profile("magnetar")
 
 
 def pytest_report_header() -> str:
