@@ -138,7 +138,6 @@ def _driver(job: Job, place: Place) -> Object:
     container["env"] = [
         field_variable("POD_NAME", "metadata.name"),
         field_variable("SPARK_DRIVER_BIND_ADDRESS", "status.podIP"),
-        {"name": "SPARK_LOCAL_DIRS", "value": TMP},
         *container["env"],
     ]
     items = [

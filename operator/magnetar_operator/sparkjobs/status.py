@@ -2,6 +2,7 @@
 
 Ready: whether all is as the spec says; where not, why, and what to do. Succeeded: how the last run
 that ended went. SpecChanged: a job that runs once, and has, was given another spec since.
+BacklogGrowing: whether the last backlog report counts subscriptions that grow or are stalled.
 """
 
 import datetime
@@ -19,6 +20,9 @@ from magnetar_operator.sparkjobs.wanted import RUN, Job
 
 RUNS_MAX: Final = 200
 PLAN_STEPS_MAX: Final = 1_000
+BACKLOG: Final = "Backlog"
+TROUBLES: Final = {"unreadable": "Unreadable", "growing": "Growing", "stalled": "Stalled"}
+"""Figures of a backlog report that count subscriptions in trouble, the worst first, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,20 @@ def _conditions(
     if ran and ran != job.spec_digest:
         text = f"it has run with another spec; to run it again: {_again(job)}"
         found.append(Condition("SpecChanged", True, "RunsOnce", text))
+    if job.spec.type == BACKLOG and last is not None and last.result:
+        found.append(_backlog(last.result))
     return found
+
+
+def _backlog(figures: Mapping[str, Any]) -> Condition:
+    """Whether backlogs are on their way to trouble, as the last report has it."""
+    counts = {name: int(figures.get(name) or 0) for name in TROUBLES}
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
+    worst = next((reason for name, reason in TROUBLES.items() if counts[name]), "")
+    behind = f"of {int(figures.get('subscriptions') or 0):,} subscriptions"
+    if not worst:
+        return Condition("BacklogGrowing", False, "Draining", f"none {behind} grows or is stalled")
+    return Condition("BacklogGrowing", True, worst, f"{text} {behind}")
 
 
 def _ready(

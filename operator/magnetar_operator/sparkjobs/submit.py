@@ -75,6 +75,8 @@ def _defaults(job: Job) -> dict[str, str]:
         "spark.executor.memory": f"{heap}m",
         "spark.executor.memoryOverhead": f"{memory_mib(executor) - heap}m",
         "spark.ui.showConsoleProgress": "false",
+        # Whoever else reaches the pods has no part in the job.
+        "spark.authenticate": "true",
     }
     if executor.cpu_request is not None:
         found["spark.kubernetes.executor.request.cores"] = str(executor.cpu_request)
@@ -97,6 +99,7 @@ def _fixed(job: Job) -> dict[str, str]:
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.service.deleteOnTermination": "false",
     }
     for key, value in job.pod_labels(EXECUTOR).items():
         found[f"spark.kubernetes.executor.label.{key}"] = value

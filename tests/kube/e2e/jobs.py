@@ -13,7 +13,7 @@ import yaml
 
 from .load import start_asker
 from .operated import APPLIED, CLUSTER_S_MAX, RESOURCES_S_MAX, SAMPLES, is_ready, ledgers_move_on
-from .world import World, expect
+from .world import StepError, World, expect
 
 CLAIM: Final = "cold"
 TOPIC: Final = "persistent://shop/orders/created"
@@ -114,18 +114,25 @@ def status(world: World, name: str) -> dict[str, Any]:
 
 
 def finished(world: World, name: str, runs: int = 1) -> Callable[[], dict[str, Any] | None]:
-    """The newest run, once so many have ended well; raises what went wrong."""
+    """The newest run, once so many have ended, or one of them badly."""
 
     def look() -> dict[str, Any] | None:
         found = status(world, name)
         ended = [one for one in found.get("runs", ()) if one["state"] == "Succeeded"]
-        for one in found.get("runs", ()):
-            if one["state"] in ("Failed", "Stopped"):
-                log = world.kubectl.run("logs", f"job/{one['name']}", "--tail=60").stdout
-                raise AssertionError(f"{name}: {one}\n{log}")
-        return ended[0] if len(ended) >= runs else None
+        bad = [one for one in found.get("runs", ()) if one["state"] in ("Failed", "Stopped")]
+        return bad[0] if bad else ended[0] if len(ended) >= runs else None
 
     return look
+
+
+def succeeded(world: World, name: str, runs: int = 1, wait_s: float = RUN_S_MAX) -> dict[str, Any]:
+    """The same; what went wrong is the step's failure, with the driver's last words."""
+    run = world.eventually(f"{name} has run", finished(world, name, runs), wait_s)
+    if run["state"] != "Succeeded":
+        log = world.kubectl.run("logs", f"job/{run['name']}", "--tail=60").stdout
+        raise StepError(f"{name}: {run}\n{log}")
+    world.note(f"{name}: {run['message'][:300]}")
+    return run
 
 
 def run_to_its_end(world: World, file: Path, *annotations: str) -> dict[str, Any]:
@@ -134,9 +141,7 @@ def run_to_its_end(world: World, file: Path, *annotations: str) -> dict[str, Any
     world.kubectl("apply", "-f", file)
     if annotations:
         world.kubectl("annotate", "mspark", name, "--overwrite", *annotations)
-    run = world.eventually(f"{name} has run", finished(world, name), RUN_S_MAX)
-    world.note(f"{name}: {run['message'][:300]}")
-    return dict(run)
+    return succeeded(world, name)
 
 
 def offload(world: World) -> None:
@@ -146,8 +151,7 @@ def offload(world: World) -> None:
     body = '{"spec":{"options":{"threshold":0,"deletion-lag":0}}}'
     world.kubectl("patch", "mspark", "offload-orders", "--type=merge", "-p", body)
     world.kubectl("annotate", "mspark", "offload-orders", "magnetar.io/run=let-go")
-    again = world.eventually("it has run twice", finished(world, "offload-orders", 2), RUN_S_MAX)
-    world.note(f"again: {again['message'][:300]}")
+    succeeded(world, "offload-orders", 2)
     found = read(world, "all")
     total = ROUNDS * MESSAGES
     expect(found == [total, total, 0, total - 1], f"of {total} messages read again: {found}")
@@ -177,7 +181,7 @@ def schedule(world: World) -> None:
     made["metadata"]["name"] = EVERY_MINUTE
     made["spec"] |= {"schedule": "* * * * *"}
     world.kubectl.apply(made)
-    world.eventually("it has run twice", finished(world, EVERY_MINUTE, 2), TWICE_S_MAX)
+    succeeded(world, EVERY_MINUTE, 2, TWICE_S_MAX)
     runs = status(world, EVERY_MINUTE)["runs"]
     world.note("began " + ", ".join(one["startedAt"] for one in runs))
     world.kubectl("delete", "mspark", EVERY_MINUTE, "--timeout=60s", timeout_s=70)
