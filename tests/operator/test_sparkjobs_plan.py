@@ -326,6 +326,33 @@ def test_what_is_told_of_runs_stays_told() -> None:
     assert gone.status["phase"] == "Failed"
 
 
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        ({"subscriptions": 9, "growing": 1, "stalled": 2}, ("True", "Growing")),
+        ({"subscriptions": 9, "growing": 1, "unreadable": 1}, ("True", "Unreadable")),
+        ({"subscriptions": 9, "growing": 0}, ("False", "Draining")),
+        (None, None),
+    ],
+)
+def test_a_backlog_report_is_a_condition(
+    result: dict[str, int] | None, told: tuple[str, str] | None
+) -> None:
+    run: dict[str, Any] = {"name": "j1", "state": "Succeeded", "startedAt": "2026-03-01T11:00:00Z",
+                           "endedAt": "2026-03-01T11:01:00Z"}  # fmt: skip
+    if result is not None:
+        run["result"] = result
+    for kind in ("Backlog", "Offload"):
+        one, there = job(type=kind), owner(lastRequest="", runs=[run])
+        found = status(one, there, Observed(), plan(one, there, Observed()), NOW).status
+        seen = [
+            (each["status"], each["reason"])
+            for each in found["conditions"]
+            if each["type"] == "BacklogGrowing"
+        ]
+        assert seen == ([told] if told and kind == "Backlog" else [])
+
+
 # -- figures ------------------------------------------------------------------------------------
 
 
