@@ -22,6 +22,7 @@ DRIVER_MEMORY_DEFAULT: Final = "1g"
 SHUFFLE_PARTITIONS_PER_CORE: Final = 2
 GATEWAY_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit has started the JVM before Python."""
+QUIET: Final = Path(__file__).with_name("log4j2.properties")
 JAVA_MISSING: Final = (
     "Spark needs Java 17, and there is none here. Type: apt-get install openjdk-17-jre-headless "
     "(or set JAVA_HOME to where it is)"
@@ -97,6 +98,7 @@ def local_settings() -> dict[str, str]:
     """Of a driver that is this process: bounded memory, no UI, nothing listens to the network."""
     return {
         "spark.driver.memory": DRIVER_MEMORY_DEFAULT,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET.as_uri()}",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
