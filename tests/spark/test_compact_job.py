@@ -20,8 +20,9 @@ from magnetar.compaction.records import (
     request_key,
 )
 from magnetar.core.names import parse_topic
+from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.store import MetadataStore
-from magnetar_spark.jobs.compact import swap
+from magnetar_spark.jobs.compact import engine, swap
 from magnetar_spark.log.topics import log_name
 
 T = TypeVar("T")
@@ -53,7 +54,11 @@ def history(topic_seed: int, count: int, keys: int) -> list[Batch]:
 
 @pytest.mark.usefixtures("spark")
 def test_by_spark_step_by_step(
-    rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
+    rig: CompactRig,
+    client: pulsar.Client,
+    topic: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lz4, zstd = pulsar.CompressionType.LZ4, pulsar.CompressionType.ZSTD
     write(client, topic, history(1, 60, 40), compression_type=lz4)
@@ -67,7 +72,8 @@ def test_by_spark_step_by_step(
     assert first.messages_removed == len(messages(log)) - len(compacted(log))
     # More is written: only that is read of the log, and the old artefact's files.
     write(client, topic, history(5, 30, 60), compression_type=zstd)
-    done = rig.compact("--topic", topic, "--always-spark", capsys=capsys)
+    monkeypatch.setattr(engine, "LOCAL_KEYS_MAX", 3)  # too many keys for this process
+    done = rig.compact("--topic", topic, capsys=capsys)
     second, log = rig.record(topic), rig.raw(topic)
     assert second is not None
     assert messages(rig.artefact(topic)) == compacted(log)
@@ -99,6 +105,31 @@ def test_small_topics_without_spark(
     write(client, topic, [[("key-1", b"again")]])
     rig.compact("--topic", topic, capsys=capsys)
     assert [each[3] for each in messages(rig.artefact(topic))] == [b"again"]
+
+
+def test_a_ledger_that_cannot_be_found_is_not_left_out(
+    rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(client, topic, history(6, 30, 10))
+    first = rig.raw(topic)[0].position.ledger_id
+
+    async def hide(store: MetadataStore) -> bytes:
+        stored = await store.get(ledger_key(first))
+        assert stored is not None
+        await store.delete(stored.key)
+        return stored.value
+
+    value = rig.in_store(hide)
+    done = rig.compact("--topic", topic, capsys=capsys)
+    assert (done["code"], done["state"]) == (3, "partial")
+    assert f"ledgers [{first}]" in done["error"]
+    assert rig.record(topic) is None
+    told = rig.request(topic)
+    assert told is not None
+    assert (told.state, told.failed_ms > 0) == (RequestState.ERROR, True)
+    rig.in_store(lambda store: store.put(ledger_key(first), value))
+    assert rig.compact("--topic", topic, capsys=capsys)["state"] == "succeeded"
+    assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
 
 
 def test_two_at_once(

@@ -241,23 +241,24 @@ async def _passes(job: JobContext, writing: Writing, parts: list[Part]) -> Compa
 async def whole_log(log: Log, topic: TopicName) -> TopicLog:
     """The topic's ledgers; raises PersistenceError where one that is listed cannot be found.
 
-    What a compaction does not read it would leave out for good.
+    What a compaction does not read it would leave out for good. A ledger that was trimmed
+    meanwhile is not listed any more.
     """
+    before = await _listed(log.store, topic)
     found = await topic_log(log, topic)
-    stored = await log.store.get(managed_ledger_key(log_name(topic)))
-    if stored is None:
-        return found
-    listed = decode_managed_ledger(stored.key, stored.value).ledgers
-    known = {span.ledger_id for span in found.ledgers}
-    end = found.ledgers[-1].ledger_id if found.ledgers else -1
-    missing = [
-        item.ledger_id
-        for item in listed
-        if item.entries and item.ledger_id not in known and item.ledger_id <= max(end, 0)
-    ]
+    missing = before.difference(span.ledger_id for span in found.ledgers)
+    if missing:
+        missing &= await _listed(log.store, topic)
     if missing:
         raise PersistenceError(
-            f"{topic}: ledgers {missing[:5]} stand in its record, and are neither on bookies nor "
-            "in files"
+            f"{topic}: ledgers {sorted(missing)[:5]} stand in its record, and are neither on "
+            "bookies nor in files"
         )
     return found
+
+
+async def _listed(store: MetadataStore, topic: TopicName) -> set[int]:
+    stored = await store.get(managed_ledger_key(log_name(topic)))
+    if stored is None:
+        return set()
+    return {item.ledger_id for item in decode_managed_ledger(stored.key, stored.value).ledgers}
