@@ -112,7 +112,9 @@ async def topic_state(
         await _still_there(context, record.deleting),
         await live_files(context.store, name),
     )
-    await asyncio.gather(*(add_oldest(context, state, each) for each in state.subscriptions))
+    for start in range(0, len(state.subscriptions), RECORDS_AT_ONCE):
+        some = state.subscriptions[start : start + RECORDS_AT_ONCE]
+        await asyncio.gather(*(add_oldest(context, state, each) for each in some))
     return state
 
 
@@ -161,10 +163,13 @@ async def _still_there(
 
 async def _cursor_bytes(context: LedgerContext, cursors: list[StoredCursor]) -> int:
     """Of the ledgers that hold what is acknowledged."""
-    ends = await asyncio.gather(
-        *(durable_end(context, each.ledger) for each in cursors if each.ledger is not None)
-    )
-    return sum(end.size_bytes for end in ends)
+    ledgers = [each.ledger for each in cursors if each.ledger is not None]
+    total = 0
+    for start in range(0, len(ledgers), RECORDS_AT_ONCE):
+        some = ledgers[start : start + RECORDS_AT_ONCE]
+        ends = await asyncio.gather(*(durable_end(context, each) for each in some))
+        total += sum(end.size_bytes for end in ends)
+    return total
 
 
 async def add_oldest(context: LedgerContext, state: TopicState, subscription: Subscription) -> None:
