@@ -71,6 +71,7 @@ def test_the_drivers_command() -> None:
     assert conf["spark.kubernetes.executor.request.cores"] == "500m"
     assert conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
     assert conf["spark.sql.shuffle.partitions"] == "8"
+    assert conf["spark.authenticate"] == "true"
     assert conf[f"spark.kubernetes.executor.label.{SPARK_OF}"] == "demo"
     assert "--all" in submit.arguments(job(), PLACE)
     compact = job(type="Compact", executor={"instances": 2, "cores": 2})
@@ -139,6 +140,8 @@ def test_pods_are_restricted_and_only_the_driver_has_a_token() -> None:
         assert pod["imagePullSecrets"] == [{"name": "pull"}]
         given = {each["name"]: each.get("value") for each in container["env"]}
         assert given["AWS_ENDPOINT_URL"] == "http://s3:9000"
+        # Spark would mount executors' volumes there, over the one that is mounted.
+        assert "SPARK_LOCAL_DIRS" not in given
     assert driver["spec"]["automountServiceAccountToken"] is True
     assert template["spec"]["automountServiceAccountToken"] is False
     assert driver["spec"]["serviceAccountName"] == "cold-spark"
