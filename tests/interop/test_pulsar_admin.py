@@ -254,3 +254,17 @@ def test_schemas(run: Run, names: Names, tmp_path: Path) -> None:
     assert dict(found["schemaInfo"])["type"] == "AVRO"  # type: ignore[call-overload]
     run("schemas", "delete", names.topic()).done()
     run("schemas", "get", names.topic()).refused("Schema not found")
+
+
+def test_offload(client: pulsar.Client, run: Run, names: Names) -> None:
+    """The tool chooses the message by the ledgers' sizes; the newest ledger always stays."""
+    topic = names.topic()
+    send_all(client.create_producer(topic), numbered(3))
+    assert run("topics", "offload", "-s", "10M", topic).text() == "Nothing to offload"
+    assert run("topics", "offload-status", topic).text() == "Offload has not been run for " + (
+        f"{topic} since broker startup"
+    )
+    triggered = run("topics", "offload", "-s", "0", topic).text()
+    assert triggered.startswith(f"Offload triggered for {topic} for messages before ")
+    assert run("topics", "offload-status", "-w", topic).text().startswith("Offload was a success")
+    run("topics", "offload", "-s", "0", topic + "-none").refused("not found")
