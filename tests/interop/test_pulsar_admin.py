@@ -261,9 +261,8 @@ def test_offload(client: pulsar.Client, run: Run, names: Names) -> None:
     topic = names.topic()
     send_all(client.create_producer(topic), numbered(3))
     assert run("topics", "offload", "-s", "10M", topic).text() == "Nothing to offload"
-    assert run("topics", "offload-status", topic).text() == "Offload has not been run for " + (
-        f"{topic} since broker startup"
-    )
+    not_run = f"Offload has not been run for {topic} since broker startup"
+    assert run("topics", "offload-status", topic).text() == not_run
     triggered = run("topics", "offload", "-s", "0", topic).text()
     assert triggered.startswith(f"Offload triggered for {topic} for messages before ")
     assert run("topics", "offload-status", "-w", topic).text().startswith("Offload was a success")
