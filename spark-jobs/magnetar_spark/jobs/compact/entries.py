@@ -21,13 +21,14 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-from magnetar.wire.batch import build_batch, iterate_batch
+from magnetar.wire.batch import build_batch
 from magnetar.wire.compression import compress, decompress
 from magnetar.wire.entry import build_entry, without_broker_entry_metadata
 from magnetar.wire.framing import CHECKSUM_HEADER_BYTES, METADATA_SIZE_BYTES, MalformedEntry
 
 UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
+_COMPACTED_OUT: Final = build_batch([(SingleMessageMetadata(compacted_out=True), b"")])
 _metadata_from: Final = MessageMetadata.FromString
 _message_from: Final = SingleMessageMetadata.FromString
 
@@ -110,6 +111,16 @@ def _has_value(metadata: MessageMetadata, payload: bytes) -> bool:
 
 
 def _keyed_in_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[KeyedMessage]:
+    for index, message, _, _ in _messages(metadata, plain):
+        if message.HasField("partition_key") and not message.compacted_out:
+            alive = message.payload_size > 0 and not message.null_value
+            yield KeyedMessage(index, _bytes(message.partition_key), alive)
+
+
+def _messages(
+    metadata: MessageMetadata, plain: bytes
+) -> Iterator[tuple[int, SingleMessageMetadata, int, int]]:
+    """Each message's index and metadata, and where it begins and ends."""
     at, size = 0, len(plain)
     for index in range(metadata.num_messages_in_batch):
         start = at + METADATA_SIZE_BYTES
@@ -120,12 +131,11 @@ def _keyed_in_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[KeyedMe
             message = _message_from(plain[start:end])
         except DecodeError as error:
             raise MalformedEntry("The metadata of a message cannot be parsed") from error
-        at = end + message.payload_size
-        if not end <= at <= size:
+        after = end + message.payload_size
+        if not end <= after <= size:
             raise MalformedEntry("The batch ends within a message")
-        if message.HasField("partition_key") and not message.compacted_out:
-            alive = message.payload_size > 0 and not message.null_value
-            yield KeyedMessage(index, _bytes(message.partition_key), alive)
+        yield index, message, at, after
+        at = after
 
 
 def without_others(entry: bytes, survivors: Collection[int]) -> tuple[bytes, int]:
@@ -137,22 +147,21 @@ def without_others(entry: bytes, survivors: Collection[int]) -> tuple[bytes, int
     metadata = parsed.metadata
     if parsed.kind is not Kind.BATCH:
         return entry, metadata.num_messages_in_batch
+    changed = False
+    left: list[bytes] = []
     try:
-        messages = list(iterate_batch(_plain(parsed), metadata.num_messages_in_batch))
+        before = _plain(parsed)
+        for index, message, start, end in _messages(metadata, before):
+            if index in survivors:
+                left.append(before[start:end])
+            else:
+                changed = changed or not message.compacted_out
+                left.append(_COMPACTED_OUT)
     except MalformedEntry:
         return entry, metadata.num_messages_in_batch
-    changed = False
-    left: list[tuple[SingleMessageMetadata, bytes]] = []
-    for index, (single, payload) in enumerate(messages):
-        assert single is not None  # noqa: S101  (it is a batch)
-        if index in survivors:
-            left.append((single, payload))
-        else:
-            changed = changed or not single.compacted_out
-            left.append((SingleMessageMetadata(compacted_out=True), b""))
     if not changed:
         return entry, len(survivors)
-    plain = build_batch(left)
+    plain = b"".join(left)
     metadata.uncompressed_size = len(plain)
     del metadata.compacted_batch_indexes[:]
     metadata.compacted_batch_indexes.extend(sorted(survivors))
