@@ -84,13 +84,17 @@ class Retaining:
             rank = min(rank, self._index.rank(*limit))
         return trimmable(self._index, rank, retention, clock.judged_ms())
 
+    async def trim_limit(self) -> Position | None:
+        """How far retention may go, as far as compaction is concerned; None: compaction is off."""
+        return await self._context.trim_limit(self.name, self._list.record.created_ms)
+
     async def trim(self) -> None:
         """Deletes the closed ledgers that no durable cursor needs and retention lets go."""
         if self._appender.state in (AppenderState.OPEN, AppenderState.TERMINATED):
             self._list.delete_retired_soon()
             if self._trimmable():
                 await self._context.confirm(self.name)
-                limit = await self._context.trim_limit(self.name, self._list.record.created_ms)
+                limit = await self.trim_limit()
                 await self._remove(lambda: self._trimmable(limit))
 
     async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:

@@ -237,6 +237,10 @@ class Upkeep:
             self._topics.drop_idle(topic.name)
             return
         await topic.policies.confirm()
+        if await topic.managed_ledger.trim_limit() is not None:
+            # It is compacted: its readers need no subscription (Pulsar's `__compaction` is one).
+            topic.last_active_ms = self._clock.now_ms()
+            return
         try:
             await self._topics.delete_if(topic, self._is_to_go)
         except PreconditionFailed:
