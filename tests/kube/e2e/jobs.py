@@ -41,9 +41,8 @@ import sys, pulsar
 client = pulsar.Client(sys.argv[1], operation_timeout_seconds=30)
 compacted = sys.argv[3] == "compacted"
 found = 0
-wanted = int(sys.argv[4])
 seen = set()
-for partition in range(int(sys.argv[5])):
+for partition in range(int(sys.argv[4])):
     reader = client.create_reader(f"{sys.argv[2]}-partition-{partition}",
                                   pulsar.MessageId.earliest, is_read_compacted=compacted)
     while reader.has_message_available():
@@ -104,7 +103,7 @@ def read(world: World, how: str) -> list[int]:
     metadata = world.get("/admin/v2/persistent/shop/orders/created/partitions")
     out = world.exec(
         world.asker, "python", "-c", READ, world.service_url, TOPIC, how,
-        str(ROUNDS * MESSAGES), str(metadata["partitions"]), timeout_s=180,
+        str(metadata["partitions"]), timeout_s=180,
     )  # fmt: skip
     return [int(word) for word in out.split()[-4:]]
 
