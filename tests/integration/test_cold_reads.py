@@ -163,8 +163,11 @@ def asked_for(cluster: LocalCluster, topic: str, ledger_ids: list[int]) -> None:
     """Requests to offload: what is there already is done at once, the rest waits for a job."""
     url = rest(cluster, topic, "offload")
     nothing = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1, "batchIndex": -1}
-    not_run = {"status": "NOT_RUN", "lastError": ""}
-    not_run |= {"firstUnoffloadedMessage": {**nothing, "batchSize": 0}}
+    not_run = {
+        "status": "NOT_RUN",
+        "lastError": "",
+        "firstUnoffloadedMessage": {**nothing, "batchSize": 0},
+    }
     assert get_json(url) == not_run
     up_to = {"ledgerId": ledger_ids[5], "entryId": 0, "partitionIndex": -1}
     assert httpx.put(url, json=up_to).status_code == 204

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -130,14 +131,15 @@ async def test_verification_compares_with_what_is_expected() -> None:
     written(store, entries, group_bytes=3)
     found = await verify_file(store, PATH, ledger_id=5, last_entry=9, length_bytes=10)
     assert (found.first, found.last) == (Position(5, 0), Position(5, 9))
-    for wrong in (
-        {"ledger_id": 4},
-        {"ledger_id": 5, "last_entry": 10},
-        {"length_bytes": 11},
-        {"checksum": found.checksum ^ 1},
-    ):
+    wrong = (
+        partial(verify_file, ledger_id=4),
+        partial(verify_file, ledger_id=5, last_entry=10),
+        partial(verify_file, length_bytes=11),
+        partial(verify_file, checksum=found.checksum ^ 1),
+    )
+    for verify in wrong:
         with pytest.raises(ColdFileCorrupt):
-            await verify_file(store, PATH, **wrong)
+            await verify(store, PATH)
     written(store, [*entries[:4], *entries[5:]])
     with pytest.raises(ColdFileCorrupt, match="where 5:4 should be"):
         await verify_file(store, PATH, ledger_id=5)
