@@ -20,6 +20,7 @@ from magnetar.bookie.registration import BookieRegistration
 from magnetar.compaction.records import CompactedFile
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.records import FILE_SUFFIX
+from magnetar.offload.sinks import open_sink
 from magnetar.offload.stores import StoreSpec, open_object_store, store_error
 from magnetar.offload.verify import verify_file
 from magnetar_spark.jobs.compact.entries import without_others
@@ -138,9 +139,8 @@ def _write(writing: Writing, part: Part, survivors: Iterator[Survivors]) -> Comp
     entries = entries_of_part(writing.settings, writing.bookies, part)
     messages = 0
     try:
-        writer = EntryFileWriter(
-            obstore.open_writer(store, path), managed_ledger=writing.managed_ledger
-        )
+        sink = open_sink(writing.store, store, path)
+        writer = EntryFileWriter(sink, managed_ledger=writing.managed_ledger)
         try:
             for ledger_id, entry_id, data, count in left_of(entries, survivors):
                 writer.add(ledger_id, entry_id, data)
@@ -148,6 +148,7 @@ def _write(writing: Writing, part: Part, survivors: Iterator[Survivors]) -> Comp
             written = writer.close()
         except BaseException:
             writer.abandon()
+            sink.abandon()
             raise
         # Read back before anything says that it is there.
         verified = run(

@@ -2,19 +2,17 @@
 
 Entries go from the sockets of bookies into row groups and on to the store: nothing of them passes
 through Spark. In memory are the reads ahead (`log.reading`), one row group, and the parts on their
-way to the store (PART_BYTES, PARTS_AT_ONCE).
+way to the store (`offload.sinks`).
 
 The steps: the attempt is put; the file is written, and brought to the disk where the store is a
 folder; it is read back, whole; the attempt is committed. What goes wrong with one ledger is its
 outcome, and the others go on.
 """
 
-import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import Clock, SystemClock
@@ -25,13 +23,8 @@ from magnetar.metadata.opening import open_store
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
 from magnetar.offload.file_format import EntryFileWriter, WrittenFile
 from magnetar.offload.records import OffloadRecord
-from magnetar.offload.stores import (
-    FILESYSTEM,
-    StoreSpec,
-    folder_of,
-    open_object_store,
-    store_error,
-)
+from magnetar.offload.sinks import open_sink
+from magnetar.offload.stores import open_object_store
 from magnetar.offload.verify import verify_file
 from magnetar_spark.jobs.offload.attempts import (
     Attempt,
@@ -50,9 +43,6 @@ from magnetar_spark.log.settings import LogSettings
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-PART_BYTES: Final = 8 << 20
-"""A part of an upload; a file has 10,000 at most in S3, so 80 GB: far above any ledger."""
-PARTS_AT_ONCE: Final = 4
 PROPERTY_CLUSTER: Final = "cluster"
 """In the file: the id of the cluster that wrote it."""
 
@@ -120,7 +110,7 @@ class LedgerWriter:
     def _write(
         self, task: LedgerTask, metadata: LedgerMetadata, files: "ObjectStore", attempt: Attempt
     ) -> WrittenFile:
-        sink = _sink(task.store, files, attempt.path)
+        sink = open_sink(task.store, files, attempt.path)
         whole = Range(
             task.topic, task.partition, metadata, 0, metadata.last_entry, metadata.length_bytes
         )
@@ -193,70 +183,3 @@ def offload_ledgers(
                 yield writer.offload(task)
     finally:
         run(metadata.close())
-
-
-class _FolderSink:
-    """A file in a folder, on the disk once it is closed."""
-
-    def __init__(self, root: Path, path: Path) -> None:
-        self._made = [path.parent, *path.parent.parents][: len(path.relative_to(root).parts)]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("xb")
-
-    def write(self, data: Any, /) -> None:
-        self._file.write(data)
-
-    def close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        for folder in self._made:
-            _sync_folder(folder)
-
-    def abandon(self) -> None:
-        self._file.close()
-
-
-class _ObjectSink:
-    """An upload in parts."""
-
-    def __init__(self, files: "ObjectStore", path: str) -> None:
-        import obstore
-
-        self._path = path
-        self._upload = obstore.open_writer(
-            files, path, buffer_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE
-        )
-
-    def write(self, data: Any, /) -> None:
-        try:
-            self._upload.write(data)
-        except Exception as error:
-            raise store_error(error, self._path) from error
-
-    def close(self) -> None:
-        try:
-            self._upload.close()
-        except Exception as error:
-            raise store_error(error, self._path) from error
-
-    def abandon(self) -> None:
-        """Ends the upload, or its parts would stay in the store; the file is deleted next."""
-        try:
-            self._upload.close()
-        except Exception as error:  # noqa: BLE001 - it failed already, and what for was told
-            log.info("upload not ended", path=self._path, error=str(error))
-
-
-def _sink(spec: StoreSpec, files: "ObjectStore", path: str) -> _FolderSink | _ObjectSink:
-    if spec.driver == FILESYSTEM:
-        return _FolderSink(root := folder_of(spec), root / path)
-    return _ObjectSink(files, path)
-
-
-def _sync_folder(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
