@@ -125,7 +125,8 @@ class Rig:
             ]
             return left[0] if left else None
 
-        return await until(f"a pod of {job}", found)
+        pod: Object = await until(f"a pod of {job}", found)
+        return pod
 
     async def say(self, pod: Object, **status: Any) -> None:
         """As its kubelet would."""

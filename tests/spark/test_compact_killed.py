@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pulsar
@@ -53,6 +54,10 @@ def kill_when(job: "subprocess.Popen[bytes]", ripe: Callable[[], bool]) -> bool:
     return job.returncode != 0
 
 
+def past(moment: float) -> bool:
+    return time.monotonic() >= moment
+
+
 def end_leases(rig: CompactRig) -> None:
     async def end(store: MetadataStore) -> None:
         for stored in await store.list(JOBS_PREFIX):
@@ -76,7 +81,8 @@ def check(rig: CompactRig, topic: str, capsys: pytest.CaptureFixture[str]) -> No
     assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
     record = rig.record(topic)
     assert record is not None
-    assert rig.files() == {each.path for each in (*record.files, *record.retired)}
+    live, retired = {one.path for one in record.files}, {one.path for one in record.retired}
+    assert rig.files() == live | retired
     assert attempts(rig) == 0
 
 
@@ -113,7 +119,7 @@ def test_killed_at_fifty_moments(
     for number in range(1, 51):
         write(client, topic, batches(number))
         at = time.monotonic() + rng.uniform(0.2, 1.0) * takes_s
-        killed += kill_when(started(rig, topic), lambda at=at: time.monotonic() >= at)
+        killed += kill_when(started(rig, topic), partial(past, at))
         check(rig, topic, capsys)
     assert killed > 0
 
