@@ -171,6 +171,34 @@ async def test_a_reader_that_is_overtaken_goes_on_in_the_newest_artefact(topic: 
     assert await read_on(old, entries[2]) == [entries[6], entries[10], *topic.entries[12:]]
 
 
+async def test_what_is_let_go_under_a_reader_comes_from_the_newest_artefact(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows of an old artefact only, when it asks where to go on, and while it reads."""
+    ledger = await topic.open(4)
+    entries = topic.entries
+    await topic.compact(entries[1], [entries[0]])
+    asks, reads = await topic.view(), await topic.view()
+    read, left = ManagedLedger.read, [entries[6], entries[9], entries[11]]
+
+    async def overtaken(
+        self: ManagedLedger, start: Position, entries_max: int, bytes_max: int
+    ) -> list[Entry]:
+        monkeypatch.undo()
+        await topic.compact(entries[11], left)
+        self.set_retention(0, 0)
+        await self.trim()
+        return await read(self, start, entries_max, bytes_max)
+
+    assert ledger.trimmed_to < entries[5]
+    monkeypatch.setattr(ManagedLedger, "read", overtaken)
+    first = await reads.read(entries[5], 1, 1 << 20)
+    assert ledger.trimmed_to >= entries[11]
+    assert [entry.position for entry in first] == [entries[6]]
+    # As it is where what was delivered is delivered again.
+    assert await read_on(asks, asks.next_position(entries[5])) == [*left, *entries[12:]]
+
+
 async def test_a_newer_artefact_is_looked_for_now_and_then(topic: Topic) -> None:
     await topic.open(2)
     entries = topic.entries

@@ -67,8 +67,10 @@ class CompactedLog:
         self._ledger.remove_append_listener(listener)
 
     def next_position(self, position: Position) -> Position:
-        """As the log's, but below the horizon any place may have an entry."""
-        if self._artefact is not None and position < self._artefact.horizon:
+        """As the log's, but any place may have an entry below the horizon; and where the log was
+        trimmed to: what has gone may be in a newer artefact."""
+        known = EARLIEST if self._artefact is None else self._artefact.horizon
+        if position < max(known, self._ledger.trimmed_to):
             return Position(position.ledger_id, position.entry_id + 1)
         return self._ledger.next_position(position)
 
@@ -88,13 +90,18 @@ class CompactedLog:
         if self._has_to_renew(start):
             await self.renew()
         try:
-            return await self._read(start, entries_max, bytes_max)
+            found = await self._read(start, entries_max, bytes_max)
         except ColdFileMissing:
             known = self._artefact
             await self.renew()
             if known is None or self._artefact is None or self._artefact.record == known.record:
                 raise
-        return await self._read(start, entries_max, bytes_max)
+            found = await self._read(start, entries_max, bytes_max)
+        while self._has_gone(start):
+            # Meanwhile: of the log was read what comes behind that, and it is in an artefact.
+            await self.renew()
+            found = await self._read(start, entries_max, bytes_max)
+        return found
 
     async def _read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]:
         artefact = self._artefact
@@ -106,15 +113,20 @@ class CompactedLog:
         return await self._ledger.read(start, entries_max, bytes_max)
 
     def _has_to_renew(self, start: Position) -> bool:
-        trimmed_to, artefact = self._ledger.trimmed_to, self._artefact
-        if trimmed_to != self._trimmed_to:
-            # Beyond the horizon, or beyond the reader: the newest artefact has what has gone.
-            reaches = start if artefact is None else max(start, _behind(artefact))
-            if reaches <= trimmed_to:
-                return True
+        artefact = self._artefact
+        if self._has_gone(start):
+            return True
         if artefact is None or start > artefact.horizon:
             return False
         return self._clock.monotonic() - self._renewed_at >= RENEW_S
+
+    def _has_gone(self, start: Position) -> bool:
+        """Whether the log was trimmed beyond the horizon, and beyond the reader, since the artefact
+        was asked for: the newest one has what has gone."""
+        trimmed_to, artefact = self._ledger.trimmed_to, self._artefact
+        if trimmed_to == self._trimmed_to:
+            return False
+        return (start if artefact is None else max(start, _behind(artefact))) <= trimmed_to
 
     async def renew(self) -> None:
         """Asks for the newest artefact. Where one is known, not being told is no error."""
