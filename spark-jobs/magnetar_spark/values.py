@@ -1,10 +1,10 @@
 """What a topic's schemas make of its values: which columns, and how they are filled.
 
-The columns are those of the newest version: the fields of a record (Avro, JSON), `value` of a
-primitive's type, `key` and `value` of a key-value schema, or, where there is no schema or none
-that is decoded here, `value` as it is. Every message is read by the version that it was written
-under. Several topics in one table have one newest schema, or `allowDifferentTopicSchemas` is true
-and values stay as they are.
+The columns are those of the newest version: the fields of a record (Avro, JSON, PROTOBUF_NATIVE),
+`value` of a primitive's type, `key` and `value` of a key-value schema, or, where there is no schema
+or none that is decoded here, `value` as it is. Every message is read by the version that it was
+written under. Several topics in one table have one newest schema, or `allowDifferentTopicSchemas`
+is true and values stay as they are.
 """
 
 from collections.abc import Mapping

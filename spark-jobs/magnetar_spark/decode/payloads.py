@@ -1,11 +1,12 @@
-"""Values as their schema says: Avro, JSON, primitives, key-value. Arrow arrays in and out.
+"""Values as their schema says: Avro, JSON, Protobuf, primitives, key-value. Arrow arrays in and
+out.
 
 A null value stays null. A value that is not what its schema says raises PersistenceError: a wrong
 row is worse than none, and `allowDifferentTopicSchemas` gives the bytes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final
@@ -14,6 +15,9 @@ import fastavro
 import msgspec
 import numpy as np
 import pyarrow as pa
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
@@ -22,6 +26,8 @@ from magnetar.wire._pb.PulsarApi_pb2 import Schema as Wire
 from magnetar_spark.decode.avro_types import spark_type_of, without_unknown_logical_types
 from magnetar_spark.decode.builders import Numbers
 from magnetar_spark.decode.primitives import PRIMITIVES
+from magnetar_spark.decode.protobuf_rows import row_of
+from magnetar_spark.decode.protobuf_types import root_message, struct_of
 from magnetar_spark.log.schemas import Schema
 
 NO_VERSION: Final = -1
@@ -61,6 +67,8 @@ def payloads_of(schema: Schema) -> Payloads | None:
         return AvroPayloads(schema)
     if kind == Wire.Json:
         return JsonPayloads(schema)
+    if kind == Wire.ProtobufNative:
+        return ProtobufPayloads(schema)
     if kind == Wire.KeyValue:
         return KeyValuePayloads(schema)
     if kind == Wire.String:
@@ -152,6 +160,57 @@ class AvroPayloads(Payloads):
             raise PersistenceError(f"version {version} of the schema is not in the registry")
         writer = _parsed(schema)
         return self._reader if writer == self._reader else writer
+
+
+class ProtobufPayloads(Payloads):
+    """Protobuf messages, whose schema is the descriptors of their files (PROTOBUF_NATIVE)."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._reader = root_message(schema.data)
+        self.spark_type = struct_of(self._reader)
+        self._rows = {NO_VERSION: self._read_by(self._reader)}
+
+    def __reduce__(self) -> tuple[type["ProtobufPayloads"], tuple[Schema]]:
+        """Descriptors stay in their process."""
+        return ProtobufPayloads, (self._schema,)
+
+    def decode(self, stored: Stored) -> pa.Array:
+        rows: list[Any] = []
+        values, versions, known = stored.values, stored.versions, stored.known
+        try:
+            for data, version in zip(values.to_pylist(), versions.tolist(), strict=True):
+                if data is None:
+                    rows.append(None)
+                    continue
+                read = self._rows.get(version)
+                if read is None:
+                    read = self._rows[version] = self._read_by(self._writer(version, known))
+                rows.append(read(data))
+            return pa.array(rows, self.arrow_type)
+        except (DecodeError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+            raise PersistenceError(
+                f"a value is not as its Protobuf schema says: {error}"
+            ) from error
+        except PreconditionFailed as error:
+            raise PersistenceError(f"a Protobuf schema cannot be used: {error}") from error
+
+    def _read_by(self, writer: Descriptor) -> Callable[[bytes], dict[str, Any]]:
+        made, row = GetMessageClass(writer), row_of(writer, self._reader)
+
+        def read(data: bytes) -> dict[str, Any]:
+            message = made.FromString(data)
+            if not message.IsInitialized():
+                raise ValueError("a required field is missing")
+            return row(message)
+
+        return read
+
+    def _writer(self, version: int, known: Versions) -> Descriptor:
+        schema = known.get(version)
+        if schema is None or schema.kind != Wire.ProtobufNative:
+            raise PersistenceError(f"version {version} of the schema is not in the registry")
+        return self._reader if schema == self._schema else root_message(schema.data)
 
 
 class BytesPayloads(Payloads):
