@@ -21,7 +21,14 @@ from magnetar.offload.records import (
     job_key,
 )
 from magnetar.offload.stores import StoreSpec, open_object_store
-from magnetar_spark.jobs.offload.attempts import Attempt, begin, claim, commit, give_up
+from magnetar_spark.jobs.offload.attempts import (
+    Attempt,
+    begin,
+    claim,
+    commit,
+    give_up,
+    take_back,
+)
 from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
 from magnetar_spark.jobs.offload.work import LedgerTask, Result
 from magnetar_spark.jobs.offload.writing import PROPERTY_CLUSTER
@@ -115,6 +122,17 @@ async def test_of_two_attempts_one_is_live(store: Silent, tmp_path: Path) -> Non
     assert not loser.exists()
     assert await store.list(ATTEMPTS_PREFIX) == []
     await give_up(store, open_object_store(task(tmp_path).store), first)  # again: no error
+
+
+async def test_what_is_given_up_cannot_be_committed_any_more(store: Silent, tmp_path: Path) -> None:
+    """A task that is interrupted in its commit does not know whether that is on its way."""
+    late, done = [await begin(store, task(tmp_path), "job", 5) for _ in range(2)]
+    assert await take_back(store, late, "job") is not None
+    with pytest.raises(PersistenceError, match="was cleaned up"):
+        await commit(store, late, NAME, file_of(late, tmp_path))
+    assert await take_back(store, late, "job") is None
+    assert await commit(store, done, NAME, file_of(done, tmp_path)) is Result.OFFLOADED
+    assert await take_back(store, done, "job") is None
 
 
 async def test_a_ledger_that_was_trimmed_gets_no_file(store: Silent, tmp_path: Path) -> None:

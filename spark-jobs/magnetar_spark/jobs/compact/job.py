@@ -114,7 +114,8 @@ class _Topic:
 
     async def _compact_if_due(self, said: choosing.Said, target: StoreSpec | None) -> None:
         store, summary = self._log.store, self._job.summary
-        before, _ = await swap.live(store, self._name)
+        planned = await swap.live(store, self._name)
+        before = planned[0]
         log = await whole_log(self._log, self._topic)
         horizon = log.end
         ranges = self._ranges(log, before, horizon)
@@ -134,8 +135,9 @@ class _Topic:
             )
         await self._tell(RequestState.RUNNING)
         job = self._job
+        number = _number(job.job_id, self._name)
         attempt = await swap.begin(
-            store, self._name, _number(job.job_id, self._name), target, job.job_id, job.clock
+            store, self._name, number, target, job.job_id, job.clock, planned=planned
         )
         try:
             await self._compact(attempt, log, horizon)

@@ -33,11 +33,12 @@ from magnetar.compaction.records import (
     decode_attempt,
     decode_compaction,
     encode,
+    files_of,
     job_key,
 )
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Conflict, MagnetarError, TopicNotFound
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.store import (
     ABSENT,
@@ -84,7 +85,17 @@ async def live(store: MetadataStore, name: str) -> tuple[Live, int]:
     stored = await store.get(key)
     if stored is None:
         return Live(None, ABSENT), log.created_ms
-    return Live(decode_compaction(key, stored.value), stored.revision), log.created_ms
+    record = decode_compaction(key, stored.value)
+    if record.log_created_ms != log.created_ms:
+        # Nothing of it is read; its files are nobody's, and to be deleted.
+        record = msgspec.structs.replace(
+            record,
+            horizon=EARLIEST,
+            log_created_ms=log.created_ms,
+            files=(),
+            retired=files_of(record, record.compacted_ms),
+        )
+    return Live(record, stored.revision), log.created_ms
 
 
 @asynccontextmanager
@@ -132,14 +143,31 @@ class Attempt:
 
 
 async def begin(
-    store: MetadataStore, name: str, number: str, target: StoreSpec, job: str, clock: Clock
+    store: MetadataStore,
+    name: str,
+    number: str,
+    target: StoreSpec,
+    job: str,
+    clock: Clock,
+    *,
+    planned: tuple[Live, int],
 ) -> Attempt:
-    """Puts the attempt on record. Raises TopicNotFound."""
+    """Puts the attempt on record. `planned` is what `live` said before the log was looked at: an
+    artefact that became live since then may reach further, and a log may be another one.
+
+    Raises TopicNotFound, Superseded.
+    """
     based_on, created_ms = await live(store, name)
+    if created_ms != planned[1] or _attempt_of(based_on) != _attempt_of(planned[0]):
+        raise Superseded(f"{name}: another job was faster, or the topic was made anew")
     folder = attempt_folder(name, number)
     record = CompactionAttempt(target, folder, clock.now_ms(), job)
     revision = await store.put(attempt_key(name, number), encode(record), expected=ABSENT)
     return Attempt(name, number, record, revision, based_on, created_ms)
+
+
+def _attempt_of(known: Live) -> str:
+    return "" if known.record is None else known.record.attempt
 
 
 async def commit(
@@ -199,20 +227,14 @@ async def commit(
 async def give_up(store: MetadataStore, attempt: Attempt) -> None:
     """Deletes what the attempt wrote, then the attempt. What fails is left for the next job.
 
-    Not where it is live: a commit whose answer was lost may have been done.
+    The attempt is taken back first: a commit that was not answered may have been done, or be still
+    on its way. Where it was done, or another has claimed the attempt, nothing is deleted.
     """
-    current = await store.get(compaction_key(attempt.name))
-    if current is not None:
-        record = decode_compaction(current.key, current.value)
-        inside = f"{attempt.folder}/"
-        if record.attempt == attempt.number or any(
-            each.path.startswith(inside) for each in record.retired
-        ):
-            return
-    await delete_folder(attempt.record.store, attempt.folder)
+    key = attempt_key(attempt.name, attempt.number)
     with suppress(BadRevision):
-        key = attempt_key(attempt.name, attempt.number)
-        await store.delete(key, expected=attempt.revision)
+        revision = await store.put(key, encode(attempt.record), expected=attempt.revision)
+        await delete_folder(attempt.record.store, attempt.folder)
+        await store.delete(key, expected=revision)
 
 
 async def clean_attempts(store: MetadataStore) -> int:

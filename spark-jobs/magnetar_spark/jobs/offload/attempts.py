@@ -34,6 +34,7 @@ from magnetar.offload.records import (
     AttemptRecord,
     OffloadRecord,
     attempt_key,
+    decode_attempt,
     encode,
     object_path,
     offload_key,
@@ -143,8 +144,20 @@ async def claim(store: MetadataStore, attempt: Attempt, record: AttemptRecord, j
     return Attempt(attempt.key, attempt.attempt, attempt.path, revision)
 
 
+async def take_back(store: MetadataStore, attempt: Attempt, job: str) -> Attempt | None:
+    """An own attempt, such that a commit that is still on its way cannot happen any more; None
+    where one did happen, or another has claimed it."""
+    stored = await store.get(attempt.key)
+    if stored is None or stored.revision != attempt.revision:
+        return None
+    try:
+        return await claim(store, attempt, decode_attempt(stored.key, stored.value), job)
+    except BadRevision:
+        return None
+
+
 async def give_up(store: MetadataStore, files: "ObjectStore", attempt: Attempt) -> None:
-    """Removes the file, then the attempt, which must be ours. Idempotent."""
+    """Removes the file, then the attempt, which must be ours by `claim`. Idempotent."""
     await remove_file(files, attempt.path)
     try:
         await store.delete(attempt.key, expected=attempt.revision)

@@ -1,8 +1,9 @@
 """Has the bookies let go of ledgers whose files have been live for the deletion lag.
 
-The file is asked for once more; then its record says `released_ms`, by compare-and-swap, so that
-brokers read the file from now on; then the ledger is deleted, as `LedgerClient.delete` does. A run
-that is killed in between leaves a released record with a ledger, and the next run goes on there.
+The file is asked for once more, by every run; then its record says `released_ms`, by
+compare-and-swap, so that brokers read the file from now on; then the ledger is deleted, as
+`LedgerClient.delete` does. A run that is killed in between leaves a released record with a ledger,
+and the next run goes on there.
 """
 
 import asyncio
@@ -75,8 +76,8 @@ async def _release(
     if await log.store.get(ledger_key(file.ledger_id)) is None:
         # Gone already. Released by an earlier run; or trimmed just now, with its file next.
         return False
+    await _check_there(file)  # of one that was released before, too: these are the last copies
     if not file.released_ms:
-        await _check_there(file)
         value = encode(msgspec.structs.replace(file, released_ms=now_ms))
         try:
             await log.store.put(offload_key(name, file.ledger_id), value, expected=revision)

@@ -32,6 +32,7 @@ from magnetar_spark.jobs.offload.attempts import (
     closed_ledger,
     commit,
     give_up,
+    take_back,
 )
 from magnetar_spark.jobs.offload.work import LedgerTask, Outcome, Result
 from magnetar_spark.log.ledgers import live_file
@@ -162,7 +163,9 @@ class LedgerWriter:
     def _give_up(self, files: "ObjectStore", attempt: Attempt) -> None:
         """Removes what was written, or leaves it to the next run."""
         try:
-            run(give_up(self._metadata, files, attempt))
+            mine = run(take_back(self._metadata, attempt, self._job))
+            if mine is not None:
+                run(give_up(self._metadata, files, mine))
         except (MagnetarError, TimeoutError, OSError) as error:
             log.warning("left for the next run", attempt=attempt.key, error=str(error))
 

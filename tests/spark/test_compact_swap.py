@@ -1,0 +1,132 @@
+"""How an artefact becomes live: what is deleted and what is not where that goes wrong."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from magnetar.compaction.deleting import delete_folder
+from magnetar.compaction.records import (
+    ATTEMPTS_PREFIX,
+    CompactedFile,
+    CompactionRecord,
+    compaction_key,
+    encode,
+)
+from magnetar.core.clock import SystemClock
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.record import ManagedLedgerRecord, managed_ledger_key
+from magnetar.managed_ledger.record import encode as encode_log
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import BadRevision, MetadataUnavailable, Operation
+from magnetar.offload.stores import StoreSpec
+from magnetar_spark.jobs.compact import swap
+from magnetar_spark.jobs.compact.swap import Attempt, Superseded
+
+NAME = "public/default/persistent/t"
+HORIZON = Position(7, 9)
+CLOCK = SystemClock()
+
+
+class Late(MemoryStore):
+    """Its transactions are not answered, and happen later."""
+
+    held: Sequence[Operation] | None = None
+
+    async def transact(self, operations: Sequence[Operation]) -> int:
+        if self.held is None:
+            self.held = operations
+        raise MetadataUnavailable("no answer")
+
+    async def happen(self) -> int:
+        assert self.held is not None
+        return await super().transact(self.held)
+
+
+@pytest.fixture
+async def store() -> Late:
+    store = Late(CLOCK)
+    await store.put(managed_ledger_key(NAME), encode_log(ManagedLedgerRecord(1, 1)))
+    return store
+
+
+async def begun(store: MemoryStore, folder: Path, number: str) -> Attempt:
+    spec, planned = StoreSpec("filesystem", str(folder)), await swap.live(store, NAME)
+    return await swap.begin(store, NAME, number, spec, "job", CLOCK, planned=planned)
+
+
+def file_in(attempt: Attempt) -> CompactedFile:
+    """A file that is there."""
+    path = f"{attempt.folder}/00000-0.parquet"
+    whole = Path(attempt.record.store.bucket) / path
+    whole.parent.mkdir(parents=True)
+    whole.write_bytes(b"of it")
+    return CompactedFile(path, 5, 0, Position(7, 1), Position(7, 8), 2, 2, 5)
+
+
+async def test_a_commit_that_comes_late_finds_its_files_or_does_not_count(
+    store: Late, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever gives up cannot know what is still on its way to the metadata store."""
+    monkeypatch.setattr(swap, "COMMIT_ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(swap, "COMMIT_RETRY_S", 0.0)
+    attempt = await begun(store, tmp_path, "a" * 32)
+    file = file_in(attempt)
+    with pytest.raises(MetadataUnavailable):
+        await swap.commit(store, attempt, HORIZON, (file,), removed=0, clock=CLOCK)
+    arrived: list[int] = []
+
+    async def overtaken(spec: StoreSpec, folder: str) -> int:
+        with suppress(BadRevision):
+            arrived.append(await store.happen())
+        return await delete_folder(spec, folder)
+
+    monkeypatch.setattr(swap, "delete_folder", overtaken)
+    await swap.give_up(store, attempt)
+    assert not (tmp_path / file.path).exists()
+    assert arrived == []
+    assert await store.get(compaction_key(NAME)) is None
+    assert await store.list(ATTEMPTS_PREFIX) == []
+
+
+async def test_what_was_committed_without_an_answer_is_not_given_up(
+    store: Late, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swap, "COMMIT_ATTEMPTS_MAX", 1)
+    monkeypatch.setattr(swap, "COMMIT_RETRY_S", 0.0)
+    attempt = await begun(store, tmp_path, "a" * 32)
+    file = file_in(attempt)
+    with pytest.raises(MetadataUnavailable):
+        await swap.commit(store, attempt, HORIZON, (file,), removed=0, clock=CLOCK)
+    await store.happen()
+    await swap.give_up(store, attempt)
+    assert (tmp_path / file.path).exists()
+
+
+async def test_a_plan_from_before_a_newer_artefact_or_log_is_not_gone_on_with(
+    store: Late, tmp_path: Path
+) -> None:
+    spec, planned = StoreSpec("filesystem", str(tmp_path)), await swap.live(store, NAME)
+    newer = CompactionRecord(HORIZON, 1, "b" * 32, spec, 5)
+    await store.put(compaction_key(NAME), encode(newer))
+    with pytest.raises(Superseded):
+        await swap.begin(store, NAME, "a" * 32, spec, "job", CLOCK, planned=planned)
+    planned = await swap.live(store, NAME)
+    await store.put(managed_ledger_key(NAME), encode_log(ManagedLedgerRecord(2, 2)))
+    with pytest.raises(Superseded):
+        await swap.begin(store, NAME, "a" * 32, spec, "job", CLOCK, planned=planned)
+    assert await store.list(ATTEMPTS_PREFIX) == []
+
+
+async def test_of_an_older_log_of_that_name_nothing_is_read(store: Late, tmp_path: Path) -> None:
+    older = await begun(store, tmp_path, "b" * 32)
+    file = file_in(older)
+    record = CompactionRecord(HORIZON, 1, older.number, older.record.store, 5, (file,))
+    await store.put(compaction_key(NAME), encode(record))
+    await store.put(managed_ledger_key(NAME), encode_log(ManagedLedgerRecord(2, 2)))
+    found, created_ms = await swap.live(store, NAME)
+    assert created_ms == 2
+    assert found.record is not None
+    assert (found.record.horizon, found.record.files) == (EARLIEST, ())
+    assert [each.path for each in found.record.retired] == [file.path]
