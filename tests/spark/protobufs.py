@@ -20,7 +20,7 @@ from magnetar_spark.decode.protobuf_types import root_message
 from magnetar_spark.log.schemas import Schema
 
 F: Final = FieldDescriptorProto
-COLOURS: Final = {0: "NONE", 1: "RED", -7: "BLUE"}
+COLOURS: Final[dict[int, str]] = {0: "NONE", 1: "RED", -7: "BLUE"}
 """Of the enum `Colour`, which each file has."""
 
 
@@ -52,7 +52,7 @@ def message(name: str, fields: Iterable[Field], *, proto3: bool = True) -> Descr
         made_field = made.field.add(
             name=field.name,
             number=field.number,
-            type=field.type,  # type: ignore[arg-type]
+            type=F.Type.ValueType(field.type),
             label=labels.get(field.shape, F.LABEL_OPTIONAL),
         )
         if field.type_name:

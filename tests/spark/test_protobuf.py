@@ -1,6 +1,7 @@
 """Protobuf messages as rows, against what the messages themselves say they hold."""
 
 import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -41,22 +42,24 @@ VALUES: Final[dict[int, st.SearchStrategy[Any]]] = {
     F.TYPE_ENUM: st.sampled_from([*COLOURS, 99]),
 }
 KEYS: Final = [F.TYPE_STRING, F.TYPE_INT32, F.TYPE_UINT64, F.TYPE_BOOL]
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 SHAPES: Final = ["", "optional", "repeated", "map", "one", "other"]
 
 
 @st.composite
 def fields(draw: st.DrawFn, nested: str = "") -> list[Field]:
-    kinds = [*VALUES, *([F.TYPE_MESSAGE] if nested else [])]
+    kinds: list[int] = [*VALUES, *([F.TYPE_MESSAGE] if nested else [])]
+    names: dict[int, str] = {F.TYPE_ENUM: "t.Colour", F.TYPE_MESSAGE: nested}
     made = []
     for number in draw(st.lists(st.integers(1, 500), min_size=0, max_size=6, unique=True)):
         kind = draw(st.sampled_from(kinds))
-        name = {F.TYPE_ENUM: "t.Colour", F.TYPE_MESSAGE: nested}.get(kind, "")
+        name = names.get(kind, "")
         shape, key = draw(st.sampled_from(SHAPES)), draw(st.sampled_from(KEYS))
         made.append(Field(f"f{number}", number, kind, shape, name, key))
     return made
 
 
-def fill(draw: st.DrawFn, made: Any, within: dict[str, list[Field]], name: str) -> None:
+def fill(draw: Draw, made: Any, within: dict[str, list[Field]], name: str) -> None:
     for field in draw(st.lists(st.sampled_from(within[name]), unique=True)) if within[name] else []:
         count = draw(st.integers(0, 3))
         inner = field.type_name.removeprefix("t.")
@@ -155,7 +158,7 @@ def of_one(schema: Schema, value: Any) -> bytes:
     return made.SerializeToString()
 
 
-COLOUR: Final = {"type_name": "t.Colour"}
+COLOUR: Final[dict[str, Any]] = {"type_name": "t.Colour"}
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,15 @@
 
 import json
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import httpx
 import pulsar
 import pyarrow as pa
 import pytest
+from google.protobuf import duration_pb2, empty_pb2, timestamp_pb2
 from pulsar.schema import (
     Array,
     AvroSchema,
@@ -18,12 +21,15 @@ from pulsar.schema import (
     JsonSchema,
     Long,
     Map,
+    ProtobufNativeSchema,
     Record,
     Schema,
     String,
     StringSchema,
 )
+from pyspark.sql import SparkSession
 from tests.spark.conftest import Log
+from tests.spark.protobufs import F, Field, class_of, message, native
 from tests.support.cluster_processes import brokers
 
 from magnetar.core.errors import PersistenceError, PreconditionFailed
@@ -119,6 +125,106 @@ def test_older_messages_have_the_columns_of_the_newest_version(
     written('{"name":"a","type":"int"}', b"\x01")
     written('{"name":"a","type":"int"},{"name":"b","type":"string","default":"d"}', b"\x02")
     assert values_of(log.rows(topic)) == [{"a": 1, "b": "d"}, {"a": 2, "b": "x"}]
+
+
+def upload(log: Log, topic: str, schema: schemas.Schema) -> None:
+    base = f"{brokers(log.cluster)[0].http_url}/admin/v2"
+    body = {"type": "PROTOBUF_NATIVE", "schema": schema.data.decode(), "properties": {}}
+    path = topic.replace("persistent://", "schemas/")
+    httpx.post(f"{base}/{path}/schema", json=body).raise_for_status()
+
+
+def test_protobuf_messages_are_columns_in_spark(
+    spark: SparkSession, log: Log, client: pulsar.Client, topic: str
+) -> None:
+    first = native(
+        message("R", [Field("id", 1, F.TYPE_INT32), Field("title", 2, F.TYPE_STRING, "optional")])
+    )
+    well_known = [timestamp_pb2, duration_pb2, empty_pb2]
+    at, took, nothing = (f"google.protobuf.{name}" for name in ("Timestamp", "Duration", "Empty"))
+    second = native(
+        message(
+            "R",
+            [
+                Field("id", 1, F.TYPE_INT64),
+                Field("name", 2, F.TYPE_STRING, "optional"),
+                Field("size", 3, F.TYPE_UINT64),
+                Field("colour", 4, F.TYPE_ENUM, "", "t.Colour"),
+                Field("parts", 5, F.TYPE_MESSAGE, "repeated", "t.Part"),
+                Field("by_key", 6, F.TYPE_MESSAGE, "map", "t.Part"),
+                Field("at", 7, F.TYPE_MESSAGE, "", at),
+                Field("took", 8, F.TYPE_MESSAGE, "", took),
+                Field("nothing", 9, F.TYPE_MESSAGE, "", nothing),
+                Field("raw", 10, F.TYPE_BYTES),
+            ],
+        ),
+        message("Part", [Field("weight", 1, F.TYPE_DOUBLE), Field("count", 2, F.TYPE_UINT32)]),
+        imports=well_known,
+    )
+    upload(log, topic, first)
+    of_first, of_second = class_of(first), class_of(second)
+    publish(client, topic, ProtobufNativeSchema(of_first), [of_first(id=-1, title="x")])
+    upload(log, topic, second)
+    made: Any = of_second(id=2**40, size=2**64 - 1, colour=99, parts=[{"weight": 0.5}], raw=b"\0")
+    made.by_key["k"].count = 2**32 - 1
+    made.at.FromDatetime(datetime(2026, 1, 2, tzinfo=UTC))
+    made.took.FromTimedelta(timedelta(hours=-30))
+    made.nothing.SetInParent()
+    publish(client, topic, ProtobufNativeSchema(of_second), [made])
+
+    table = spark.read.format("pulsar").options(**log.options(topic)).load()
+    assert dict(table.dtypes[:10]) == {
+        "id": "bigint",
+        "name": "string",
+        "size": "decimal(20,0)",
+        "colour": "string",
+        "parts": "array<struct<weight:double,count:bigint>>",
+        "by_key": "map<string,struct<weight:double,count:bigint>>",
+        "at": "timestamp",
+        "took": "interval day to second",
+        "nothing": "struct<>",
+        "raw": "binary",
+    }
+    assert table.columns[10] == "__key"
+    rows = (
+        table.orderBy("id").select(*table.columns[:10]).withColumn("at", table["at"].cast("string"))
+    )
+    old, new = [row.asDict(recursive=True) for row in rows.collect()]
+    assert old == {
+        "id": -1,
+        "name": "x",
+        "size": Decimal(0),
+        "colour": "NONE",
+        "parts": [],
+        "by_key": {},
+        "at": None,
+        "took": None,
+        "nothing": None,
+        "raw": b"",
+    }
+    assert new == {
+        "id": 2**40,
+        "name": None,
+        "size": Decimal(2**64 - 1),
+        "colour": "99",
+        "parts": [{"weight": 0.5, "count": 0}],
+        "by_key": {"k": {"weight": 0.0, "count": 2**32 - 1}},
+        "at": "2026-01-02 00:00:00",
+        "took": timedelta(hours=-30),
+        "nothing": {},
+        "raw": b"\0",
+    }
+
+
+def test_a_message_that_contains_itself_has_no_columns(
+    log: Log, client: pulsar.Client, topic: str
+) -> None:
+    publish(client, topic, BytesSchema(), [b""])
+    upload(log, topic, native(message("R", [Field("r", 1, F.TYPE_MESSAGE, "", "t.R")])))
+    with pytest.raises(PreconditionFailed, match=r"the type 't\.R' contains itself; set allow"):
+        log.rows(topic)
+    raw = log.rows(topic, allowDifferentTopicSchemas="true")
+    assert [row["value"] for row in raw] == [b""]
 
 
 def decoded(schema: schemas.Schema, values: list[bytes | None], keys: list[bytes | None]) -> Any:
