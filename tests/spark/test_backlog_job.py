@@ -263,6 +263,11 @@ def test_metrics_and_the_published_summary(world: World, second: Result) -> None
 
     record = run(published())
     assert record["subscriptions"] == 9
+    names = [each["subscription"] for each in record["worst"]]
+    assert record["behind"] == len(names) < 20, "all of them are named"
+    assert record["stalled"] == [each["trend"] for each in record["worst"]].count("stalled") > 0
+    assert record["drainsInSeconds"] is None, "who is stalled never drains"
+    assert record["oldestAgeSeconds"] == max(each["ageSeconds"] for each in record["worst"])
     assert {"kind": "stalled", "severity": "warning", "topic": f"{PREFIX}plain"}.items() <= (
         next(each for each in record["findings"] if each["subscription"] == "never").items()
     )

@@ -20,6 +20,7 @@ from typing import Final
 from magnetar.core.names import TopicName
 from magnetar_operator.clock import SYSTEM, Clock
 from magnetar_operator.resources.admin_client import AdminClient, NotFound
+from magnetar_operator.resources.analyses import Analyses
 from magnetar_operator.resources.targets import ADMIN, NAMESPACE, TENANT, TOPIC, Target
 
 FRESH_S: Final = 10.0
@@ -43,6 +44,7 @@ class ClusterView:
         self.client = client
         self.has_all_policies: bool | None = None
         """Whether the cluster gives all policies of a topic at once; None: not known yet."""
+        self.analyses = Analyses(client, monotonic)
         self._monotonic = monotonic
         self._lists: dict[str, _Known] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -30,6 +30,7 @@ from magnetar_operator.resources.annotations import (
     ignored,
     key_of,
 )
+from magnetar_operator.resources.backlog_condition import backlog_growing
 from magnetar_operator.resources.carrying_out import CarryingOut, Outcome
 from magnetar_operator.resources.cluster_view import Clusters, ClusterView
 from magnetar_operator.resources.deletion import UNREACHABLE
@@ -49,6 +50,7 @@ from magnetar_operator.resources.plan import (
 )
 from magnetar_operator.resources.resource_status import PAUSED, POLICY_READY, READY, Condition
 from magnetar_operator.resources.targets import (
+    SUBSCRIPTION,
     TOPIC,
     BadSpec,
     NotYet,
@@ -77,6 +79,7 @@ class Reconciler:
     ) -> None:
         self.events = events
         self.clusters = clusters
+        self.now = now
         self.memory = Memory(siblings)
         self.placing = Placing(kube, siblings)
         self.writer = Writer(kube, self.memory, now)
@@ -246,9 +249,18 @@ class _Run:
             facts["schemaVersion"] = version
         facts["applied"] = applied_after(self.desired, self.applied, [one.field for one in failed])
         said = [f"{one.text}: {error.reason}" for one, error in outcome.refused]
-        return Verdict(
-            _conditions(made.refused, failed, said, self.desired), facts, again_soon=bool(failed)
-        )
+        found = _conditions(made.refused, failed, said, self.desired)
+        if (backlog := await self._backlog()) is not None:
+            found.append(backlog)
+        return Verdict(found, facts, again_soon=bool(failed))
+
+    async def _backlog(self) -> Condition | None:
+        """How it goes by the last analysis; None where that does not tell."""
+        target = self.place.target
+        if target.kind not in (TOPIC, SUBSCRIPTION):
+            return None
+        document = await self.view.analyses.of(target.namespace)
+        return backlog_growing(target, document, self.by.now())
 
     async def _new_facts(self) -> dict[str, Any]:
         """Of what was made just now."""

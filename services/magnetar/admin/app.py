@@ -21,6 +21,7 @@ paths.register_converters()  # before the routers below are imported: their path
 
 from magnetar.admin.routers import (  # noqa: E402
     all_policies,
+    analytics,
     backlog,
     bookies,
     broker_stats,
@@ -74,6 +75,7 @@ ROUTERS: Final = (
     metrics.router,
     health.router,
     drain.router,
+    analytics.router,
 )
 
 DESCRIPTIONS: Final = tuple(each for router in ROUTERS for each in router.descriptions)

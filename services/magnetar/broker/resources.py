@@ -17,6 +17,7 @@ import msgspec
 
 from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.core.names import NamespaceName, TopicName, check_entity_name
+from magnetar.managed_ledger.backlog_record import record_key
 from magnetar.metadata.store import ABSENT, BadRevision, Check, MetadataStore, Put, Record
 
 Document = dict[str, Any]
@@ -133,6 +134,8 @@ class Resources:
 
     async def delete_namespace(self, namespace: NamespaceName) -> None:
         """The caller has made sure that the namespace holds no topics."""
+        # What the backlog job left of it first: broken off between, the deletion is begun again.
+        await self._store.delete(record_key(str(namespace)))
         if not await self._store.delete(f"{_NAMESPACES}{namespace}"):
             raise NotFound("Namespace does not exist")
 

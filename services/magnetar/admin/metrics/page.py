@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
+from magnetar.admin.metrics.analytics_series import AnalyticsSeries
 from magnetar.admin.metrics.balance_series import balance_families
 from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_families
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
@@ -48,6 +49,7 @@ class MetricsPage:
         self._windows = MinuteWindows()
         self._cache = CacheRates()
         self._cold = ColdSeries()
+        self._analytics = AnalyticsSeries()
 
     async def keep_windows(self) -> None:
         """Turns the windows once a minute, for ever."""
@@ -89,6 +91,9 @@ class MetricsPage:
         for piece in self._cold.families(service):
             yield piece
         for piece in balance_families(service, self._balance):
+            yield piece
+        await self._analytics.refresh(service, self._balance)
+        for piece in self._analytics.families(cluster):
             yield piece
         for piece in bookie_families(self.bookies):
             yield piece

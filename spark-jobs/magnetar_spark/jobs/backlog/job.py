@@ -2,17 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
 from magnetar.core.errors import PreconditionFailed
-from magnetar.metadata.store import MetadataStore
+from magnetar.managed_ledger.backlog_record import WORST, record_key
 from magnetar_spark.jobs.backlog import assemble, attention, metrics, report
 from magnetar_spark.jobs.backlog.attention import Finding
 from magnetar_spark.jobs.backlog.gather import Gathered, Questions, gather
 from magnetar_spark.jobs.backlog.output import Output, run_ms, run_name
 from magnetar_spark.jobs.backlog.policies import Keeping, parse_retention, parse_time_ms
+from magnetar_spark.jobs.backlog.published import published, worst
 from magnetar_spark.jobs.backlog.scan_plan import ScanRange, scan_plan
 from magnetar_spark.jobs.backlog.sums import Scanned, scan_with_spark, tasks_of
 from magnetar_spark.jobs.backlog.tables import Rows, table
@@ -23,8 +24,6 @@ from magnetar_spark.jobs.summary import Summary
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.running import run as wait
 
-WORST: Final = 20
-ANALYTICS_PREFIX: Final = "/analytics/backlog/"
 REPORT: Final = "report.html"
 METRICS: Final = "metrics.prom"
 
@@ -162,58 +161,9 @@ def _count(summary: Summary, rows: Rows, found: list[Finding]) -> None:
         summary.detail(**row)
 
 
-def worst(rows: Rows, count: int) -> list[dict[str, Any]]:
-    """The subscriptions that are furthest behind, as a summary has them: the names of its JSON."""
-    behind = [row for row in rows["subscriptions"] if row["entries"] or row["error"]]
-    behind.sort(key=lambda row: (not row["error"], -(row["bytes"] or 0), -(row["entries"] or 0)))
-    return [
-        {
-            "topic": row["topic"],
-            "subscription": row["subscription"],
-            "entries": row["entries"],
-            "bytes": row["bytes"],
-            "ageSeconds": row["age_s"],
-            "trend": row["trend"],
-            "growthPerSecond": row["growth_per_s"],
-            "drainsInSeconds": row["drains_in_s"],
-        }
-        for row in behind[:count]
-    ]
-
-
 async def _publish(job: JobContext, rows: Rows, found: list[Finding], now_ms: int) -> None:
     """One small record for each namespace, which brokers and operators may show."""
     async with opened_log(job.log) as log:
         for namespace in sorted({row["namespace"] for row in rows["topics"]}):
-            await _put(log.store, namespace, rows, found, now_ms)
-
-
-async def _put(
-    store: MetadataStore, namespace: str, rows: Rows, found: list[Finding], now_ms: int
-) -> None:
-    prefix = f"persistent://{namespace}/"
-    own: Rows = {
-        "topics": [row for row in rows["topics"] if row["namespace"] == namespace],
-        "subscriptions": [row for row in rows["subscriptions"] if row["namespace"] == namespace],
-    }
-    record = {
-        "version": 1,
-        "atMs": now_ms,
-        "topics": len(own["topics"]),
-        "subscriptions": len(own["subscriptions"]),
-        "backlogEntries": sum(row["entries"] or 0 for row in own["subscriptions"]),
-        "backlogBytes": sum(row["bytes"] or 0 for row in own["subscriptions"]),
-        "bytesOnBookies": sum(row["bytes_on_bookies"] for row in own["topics"]),
-        "worst": worst(own, WORST),
-        "findings": [
-            {
-                "severity": each.severity.name.lower(),
-                "kind": each.kind,
-                "topic": each.topic,
-                "subscription": each.subscription,
-            }
-            for each in found
-            if each.topic.startswith(prefix)
-        ][:WORST],
-    }
-    await store.put(ANALYTICS_PREFIX + namespace, msgspec.json.encode(record))
+            record = published(namespace, rows, found, now_ms)
+            await log.store.put(record_key(namespace), msgspec.json.encode(record))

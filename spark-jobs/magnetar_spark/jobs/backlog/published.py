@@ -1,0 +1,74 @@
+"""What a run leaves in metadata of each namespace, for brokers and operators to show. Pure.
+
+Sums and maxima are of all that is behind, or not known (None): a part of them would mislead.
+"""
+
+from typing import Any
+
+import msgspec
+
+from magnetar.managed_ledger.backlog_record import WORST, BacklogRecord, Behind, Noticed
+from magnetar_spark.jobs.backlog.attention import Finding
+from magnetar_spark.jobs.backlog.growth import Trend
+from magnetar_spark.jobs.backlog.tables import Rows
+
+
+def worst(rows: Rows, count: int) -> list[dict[str, Any]]:
+    """The subscriptions that are furthest behind, as a summary has them: the names of its JSON."""
+    behind = [row for row in rows["subscriptions"] if row["entries"] or row["error"]]
+    behind.sort(key=lambda row: (not row["error"], -(row["bytes"] or 0), -(row["entries"] or 0)))
+    return [
+        {
+            "topic": row["topic"],
+            "subscription": row["subscription"],
+            "entries": row["entries"],
+            "bytes": row["bytes"],
+            "ageSeconds": row["age_s"],
+            "trend": row["trend"],
+            "growthPerSecond": row["growth_per_s"],
+            "drainsInSeconds": row["drains_in_s"],
+        }
+        for row in behind[:count]
+    ]
+
+
+def published(namespace: str, rows: Rows, found: list[Finding], now_ms: int) -> BacklogRecord:
+    """What is left in metadata of a namespace. Pure."""
+    prefix = f"persistent://{namespace}/"
+    topics = [row for row in rows["topics"] if row["namespace"] == namespace]
+    subscriptions = [row for row in rows["subscriptions"] if row["namespace"] == namespace]
+    behind = [row for row in subscriptions if row["entries"] or row["error"]]
+    return BacklogRecord(
+        at_ms=now_ms,
+        topics=len(topics),
+        subscriptions=len(subscriptions),
+        behind=len(behind),
+        growing=sum(row["trend"] == Trend.GROWING for row in subscriptions),
+        stalled=sum(row["trend"] == Trend.STALLED for row in subscriptions),
+        unreadable=sum(bool(row["error"]) for row in subscriptions),
+        unknown=sum(row["trend"] == Trend.UNKNOWN and not row["error"] for row in behind),
+        backlog_entries=sum(row["entries"] or 0 for row in subscriptions),
+        backlog_messages=_sum([row["messages"] for row in behind]),
+        backlog_bytes=sum(row["bytes"] or 0 for row in subscriptions),
+        oldest_age_seconds=_largest([row["age_s"] for row in behind]),
+        drains_in_seconds=_largest([row["drains_in_s"] for row in behind]),
+        bytes_on_bookies=sum(row["bytes_on_bookies"] for row in topics),
+        worst=msgspec.convert(
+            worst({"topics": topics, "subscriptions": subscriptions}, WORST), list[Behind]
+        ),
+        findings=[
+            Noticed(each.severity.name.lower(), each.kind, each.topic, each.subscription)
+            for each in found
+            if each.topic.startswith(prefix)
+        ][:WORST],
+    )
+
+
+def _sum(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _largest(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known, default=0.0) if len(known) == len(values) else None

@@ -1,0 +1,195 @@
+"""BacklogGrowing: what an analysis says of a topic or a subscription, and asking for it."""
+
+import asyncio
+import datetime
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from tests.operator.test_resources_admin_client import Answer, Time, serving
+from tests.support.rest_cluster import RestCluster
+
+from magnetar.managed_ledger.backlog_record import BacklogRecord, Behind, Noticed, record_key
+from magnetar_operator.resources.admin_client import AdminClient
+from magnetar_operator.resources.analyses import FRESH_S, Analyses
+from magnetar_operator.resources.backlog_condition import ANALYSIS_AGE_S_MAX, backlog_growing
+from magnetar_operator.resources.resource_status import Condition
+from magnetar_operator.resources.targets import NAMESPACE, SUBSCRIPTION, TOPIC, Target
+
+NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+AT_MS = int(NOW.timestamp() * 1000) - 300_000
+NAME = "persistent://shop/orders/created"
+PART = f"{NAME}-partition-1"
+A_TOPIC = Target(TOPIC, NAME)
+AUDIT = Target(SUBSCRIPTION, NAME, "audit")
+
+
+def behind(topic: str, name: str, trend: str, growth: float | None = None) -> Behind:
+    return Behind(topic, name, 1_200, 34_000, 60.0, trend, growth)
+
+
+def record(*worst: Behind, findings: tuple[Noticed, ...] = (), **given: Any) -> dict[str, Any]:
+    """As the brokers answer it; all who are behind are named unless said otherwise."""
+    trends = [one.trend for one in worst]
+    counts = {
+        "behind": len(worst),
+        "growing": trends.count("growing"),
+        "stalled": trends.count("stalled"),
+        "unreadable": 0,
+        "unknown": trends.count("unknown"),
+    }
+    made = BacklogRecord(
+        **{"at_ms": AT_MS, **counts, **given}, worst=[*worst], findings=[*findings]
+    )
+    found: dict[str, Any] = json.loads(msgspec.json.encode(made))
+    return found
+
+
+def said(target: Target, document: dict[str, Any]) -> tuple[bool | None, str] | None:
+    found = backlog_growing(target, document, NOW)
+    return None if found is None else (found.holds, found.reason)
+
+
+def test_a_growing_backlog_is_told_with_its_figures() -> None:
+    found = backlog_growing(AUDIT, record(behind(NAME, "audit", "growing", 2.25)), NOW)
+    assert found == Condition(
+        "BacklogGrowing",
+        True,
+        "Growing",
+        f"subscription audit of {NAME} grows: 1,200 entries, 34,000 bytes, +2.2 entries/s "
+        "(backlog analysis of 2026-03-01T11:55:00Z)",
+    )
+
+
+def test_a_topic_has_those_of_its_partitions_and_subscriptions() -> None:
+    rows = [behind(PART, f"s{number}", "stalled", 0.0) for number in range(4)]
+    document = record(*rows, behind(NAME, "audit", "growing", 1.0))
+    found = backlog_growing(A_TOPIC, document, NOW)
+    assert found is not None
+    assert (found.holds, found.reason) == (True, "Growing")
+    assert found.message.startswith(f"subscription audit of {NAME} grows")
+    assert f"subscription s0 of {PART} is stalled" in found.message
+    assert "; and 2 more (" in found.message
+    assert said(Target(SUBSCRIPTION, NAME, "s3"), document) == (True, "Stalled")
+    for other in (f"{NAME}-2", NAME[:-1], f"{NAME}-partition-1-x"):
+        assert said(Target(TOPIC, other), document) == (False, "NotGrowing"), other
+
+
+def test_what_cannot_be_read_is_known_by_the_findings() -> None:
+    findings = (Noticed("critical", "unreadable", NAME, "audit"), Noticed("note", "holes", NAME))
+    document = record(Behind(NAME, "audit"), findings=findings, unreadable=1, unknown=0)
+    assert said(AUDIT, document) == (True, "Unreadable")
+    found = backlog_growing(AUDIT, document, NOW)
+    assert found is not None
+    assert f"subscription audit of {NAME} cannot be read (" in found.message
+
+
+def test_a_finding_beyond_the_worst_counts() -> None:
+    findings = (Noticed("warning", "growing", NAME, "audit"),)
+    document = record(behind(PART, "s", "draining"), findings=findings, behind=90, growing=1)
+    assert said(AUDIT, document) == (True, "Growing")
+
+
+@pytest.mark.parametrize("trend", ["draining", "steady", "reset"])
+def test_a_backlog_that_does_not_grow_is_false_without_what_changes(trend: str) -> None:
+    first = backlog_growing(AUDIT, record(behind(NAME, "audit", trend, -3.0)), NOW)
+    later = backlog_growing(AUDIT, record(behind(NAME, "audit", trend), at_ms=AT_MS + 60_000), NOW)
+    assert first is not None
+    assert first == later, "a new analysis that says the same writes nothing"
+    assert first.holds is False
+
+
+def test_who_is_not_named_is_well_only_where_nobody_else_can_be_unwell() -> None:
+    other = behind(PART, "other", "draining")
+    assert said(AUDIT, record(other)) == (False, "NotGrowing")
+    assert said(AUDIT, record(other, behind=2)) == (False, "NotGrowing"), "nobody grows"
+    assert said(AUDIT, record(other, behind=2, growing=1)) is None
+    assert said(AUDIT, record(other, behind=2, unknown=1)) is None
+    assert said(AUDIT, record(other, behind=None)) == (False, "NotGrowing")
+    assert said(AUDIT, record(other, behind=None, growing=None)) is None
+
+
+def test_a_topic_is_well_where_all_of_it_is_known_to_be() -> None:
+    own = behind(NAME, "audit", "draining")
+    assert said(A_TOPIC, record(own, behind=9, growing=1)) is None
+    assert said(AUDIT, record(own, behind=9, growing=1)) == (False, "NotGrowing")
+    assert said(A_TOPIC, record(own)) == (False, "NotGrowing")
+
+
+def test_what_is_not_known_has_no_condition() -> None:
+    growing = behind(NAME, "audit", "growing")
+    assert said(AUDIT, record(behind(NAME, "audit", "unknown"))) is None, "a first run"
+    assert said(AUDIT, {}) is None
+    assert said(Target(NAMESPACE, "shop/orders"), record(growing)) is None
+    old_ms = int((NOW.timestamp() - ANALYSIS_AGE_S_MAX) * 1000)
+    assert said(AUDIT, record(growing, at_ms=old_ms)) == (True, "Growing")
+    assert said(AUDIT, record(growing, at_ms=old_ms - 1)) is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [{"x": 1}, {"atMs": "soon"}, {"atMs": 10**18}, {"atMs": AT_MS, "worst": [{"topic": 3}]}],
+)
+def test_an_answer_that_is_not_understood_is_none(document: dict[str, Any]) -> None:
+    assert backlog_growing(AUDIT, document, NOW) is None
+
+
+async def test_a_namespace_is_asked_about_once_whoever_looks_and_whatever_comes() -> None:
+    asked: list[str] = []
+    answers: list[Answer] = [
+        (404, '{"reason": "none yet"}', {}),
+        (200, '{"atMs": 5}', {}),
+        (412, '{"reason": "no"}', {}),
+        (404, "", {}),
+    ]
+
+    def handler(_: str, path: str) -> Answer:
+        asked.append(path)
+        return answers[len(asked) - 1]
+
+    time = Time()
+    async with serving(handler) as url:
+        client = AdminClient(url, time)
+        analyses = Analyses(client, time)
+
+        async def found() -> list[Any]:
+            return list(await asyncio.gather(*(analyses.of("shop/orders") for _ in range(9))))
+
+        for known in ({}, {"atMs": 5}, {"atMs": 5}, {}):
+            assert await found() == [known] * 9
+            assert await found() == [known] * 9
+            time.now += FRESH_S
+        await client.close()
+    assert asked == ["/admin/v2/magnetar/analytics/backlog/shop/orders"] * 4
+
+
+async def test_a_cluster_that_does_not_answer_fails_no_look() -> None:
+    async with serving(lambda _method, _path: (0, "", {})) as url:
+        client = AdminClient(url)
+        assert await Analyses(client).of("shop/orders") == {}
+        await client.close()
+
+
+async def test_of_real_brokers_of_which_the_leader_has_the_series() -> None:
+    cluster = RestCluster()
+    await cluster.start(2)
+    name = "persistent://public/default/a"
+    made = record(behind(name, "s", "growing", 1.0))
+    await cluster.store.put(record_key("public/default"), json.dumps(made).encode())
+    for member in cluster.members:
+        client = AdminClient(str(member.http.base_url))
+        document = await Analyses(client).of("public/default")
+        assert said(Target(TOPIC, name), {**document}) == (True, "Growing")
+        assert await Analyses(client).of("public/none") == {}
+        await client.close()
+    first, second = cluster.members
+    while not first.balance.leadership.leading:
+        await first.balance.leadership.wait_change()
+    shows = [
+        'magnetar_analytics_backlog_bytes{cluster="c1",namespace="public/default"} 0\n'
+        in (await member.http.get("/metrics")).text
+        for member in (first, second)
+    ]
+    assert shows == [True, False]
+    await cluster.stop()
