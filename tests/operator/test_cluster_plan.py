@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.operator.cluster_world import World, cluster_of
 
@@ -281,6 +281,9 @@ FAULTS = st.sampled_from(["none", "hand-up", "hand-down", "kill", "delete-set", 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(SPECS, FAULTS, st.integers(0, 6)), min_size=1, max_size=6))
+@example(
+    [({}, "hand-down", 0), ({"broker": {"replicas": 0}, "bookie": {"replicas": 2}}, "interrupt", 6)]
+)
 def test_whatever_happens_it_converges_and_no_bookie_goes_unproven(
     history: list[tuple[dict[str, Any], str, int]],
 ) -> None:

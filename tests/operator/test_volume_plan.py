@@ -1,5 +1,6 @@
 """A bookie's volume is replaced: only after its proof, one at a time, beside nothing else."""
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -8,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.cluster_world import World, cluster_of
 
-from magnetar_operator.cluster.actions import ClearRequest, DeleteVolume, EndDrain, ReplacePod
+from magnetar_operator.cluster.actions import (
+    Apply,
+    ClearRequest,
+    DeleteVolume,
+    EndDrain,
+    ReplacePod,
+)
 from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
 from magnetar_operator.cluster.observed import Drain
 from magnetar_operator.cluster.plan import Plan
@@ -250,3 +257,29 @@ def test_whatever_happens_meanwhile_it_converges_and_no_volume_goes_unproven(
     assert world._dying() == []
     assert world.plan().actions == []
     assert all(len(held) >= 2 for held in world.ledgers.values())
+
+
+@pytest.mark.parametrize("drained", ["", "refused"])
+def test_a_bookie_whose_claim_is_deleted_unproven_keeps_its_pod(drained: str) -> None:
+    """With the pod the volume would go: not for an upgrade, and not by an eviction."""
+    world = made()
+    bookie = "c-bookie-1"
+    claim = world.claims[f"data-{bookie}"]["metadata"]
+    claim["deletionTimestamp"] = "now"
+    if drained:
+        reason = f"magnetar-operator: volume {claim['uid']} of {bookie} is replaced"
+        now_ms = int(world.now.timestamp() * 1000)
+        world.drains[bookie] = Drain(bookie, drained, now_ms, reason, refused="no room")
+    found = world.plan()
+    budget = next(
+        one.manifest
+        for one in found.actions
+        if isinstance(one, Apply) and one.manifest["kind"] == "PodDisruptionBudget"
+    )
+    assert (budget["metadata"]["name"], budget["spec"]["maxUnavailable"]) == ("c-bookie", 0)
+    for name in (bookie, "c-bookie-0"):
+        world.pods[name] = dataclasses.replace(
+            world.pods[name], revision="old", ready=False, trouble="CrashLoopBackOff"
+        )
+    replaced = [one.name for one in world.plan().actions if isinstance(one, ReplacePod)]
+    assert replaced == ["c-bookie-0"]

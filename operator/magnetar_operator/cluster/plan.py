@@ -113,6 +113,9 @@ class _Planner:
         found.look_again(shrink.again_s)
         found.look_again(found.replace.again_s)
         self._leave()
+        if shrink.by_hand:
+            # First of all: each write before it gives the StatefulSet's controller time.
+            found.actions.sort(key=lambda one: not _is_set_of_bookies(cluster, one))
         return found
 
     def _leaving(self, wanted: int, remembered: int, busy: str) -> shrinking.Shrinking:
@@ -149,7 +152,8 @@ class _Planner:
 
     def _around(self) -> None:
         cluster = self._cluster
-        may_go = not gate.ledgers_why_not(self._observed) and not self._goes_by_will()
+        why_not = gate.ledgers_why_not(self._observed) or self._going_volumes(BOOKIE)
+        may_go = not why_not and not self._goes_by_will()
         for component in (BROKER, BOOKIE, *((ETCD,) if cluster.etcd_members else ())):
             self._apply(service_account(cluster, component))
         self._apply(config_map(cluster, BOOKIE, storage.bookie_settings(cluster)))
@@ -290,6 +294,7 @@ class _Planner:
             now=self._now,
             why_not=why_not,
             is_manual=upgrade.strategy == "Manual",
+            kept=self._going_volumes(component),
         )
         self._plan.rolls[component] = found
         return found
@@ -298,6 +303,15 @@ class _Planner:
         """How many bookies the StatefulSet has now."""
         stored = self._observed.get(STATEFUL_SET, self._cluster.object_name(BOOKIE))
         return wanted if stored is None else int(stored["spec"].get("replicas", wanted))
+
+    def _going_volumes(self, component: str) -> list[str]:
+        """Pods whose claims somebody deletes: these are gone once the pods are."""
+        return [
+            one.name
+            for one in self._observed.of(component)
+            if "deletionTimestamp"
+            in (self._observed.claim(one.name) or {"metadata": {}})["metadata"]
+        ]
 
     def _goes_by_will(self) -> bool:
         """Whether a bookie is on its way out: none may be evicted beside it."""
@@ -362,3 +376,9 @@ def _own(templates: list[Object]) -> list[Object]:
 
 def _fate(*, goes: bool) -> str:
     return "goes with the MagnetarCluster" if goes else "stays when the MagnetarCluster goes"
+
+
+def _is_set_of_bookies(cluster: Cluster, action: Action) -> bool:
+    if not isinstance(action, Apply) or action.manifest["kind"] != STATEFUL_SET.kind:
+        return False
+    return bool(action.manifest["metadata"]["name"] == cluster.object_name(BOOKIE))

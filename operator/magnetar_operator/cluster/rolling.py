@@ -6,6 +6,7 @@ even start is replaced first: nothing is lost by it, and it may be what is in th
 """
 
 import datetime
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,8 +36,10 @@ def decide(
     now: datetime.datetime,
     why_not: str,
     is_manual: bool,
+    kept: Collection[str] = (),
 ) -> Rolling:
-    """`why_not`: what is against taking a pod that works away now."""
+    """`why_not`: what is against taking a pod that works away now; `kept`: pods that are not to go,
+    even where they do not work: their volumes would go with them."""
     if stored is None:
         return Rolling()
     status = stored.get("status", {})
@@ -56,7 +59,7 @@ def decide(
     if going:
         found.waits = f"{', '.join(going)} still ends"
         return found
-    broken = [one for one in found.stale if not one.ready and one.trouble]
+    broken = [one for one in found.stale if not one.ready and one.trouble and one.name not in kept]
     if broken:
         found.replace = _replace(broken[-1], f"it cannot start ({broken[-1].trouble})")
         return found
