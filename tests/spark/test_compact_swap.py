@@ -104,6 +104,14 @@ async def test_what_was_committed_without_an_answer_is_not_given_up(
     assert (tmp_path / file.path).exists()
 
 
+async def test_what_came_after_a_cleaner_goes_too(store: Late, tmp_path: Path) -> None:
+    attempt = await begun(store, tmp_path, "a" * 32)
+    await swap.clean_attempts(store)  # no job has a key here
+    file = file_in(attempt)
+    await swap.give_up(store, attempt)
+    assert not (tmp_path / file.path).exists()
+
+
 async def test_a_plan_from_before_a_newer_artefact_or_log_is_not_gone_on_with(
     store: Late, tmp_path: Path
 ) -> None:

@@ -228,13 +228,31 @@ async def give_up(store: MetadataStore, attempt: Attempt) -> None:
     """Deletes what the attempt wrote, then the attempt. What fails is left for the next job.
 
     The attempt is taken back first: a commit that was not answered may have been done, or be still
-    on its way. Where it was done, or another has claimed the attempt, nothing is deleted.
+    on its way. Where it was done, nothing is deleted.
     """
     key = attempt_key(attempt.name, attempt.number)
-    with suppress(BadRevision):
+    try:
         revision = await store.put(key, encode(attempt.record), expected=attempt.revision)
-        await delete_folder(attempt.record.store, attempt.folder)
+    except BadRevision:
+        # Committed, or claimed by a cleaner, after which tasks may have written more.
+        if not await _was_live(store, attempt):
+            await delete_folder(attempt.record.store, attempt.folder)
+        return
+    await delete_folder(attempt.record.store, attempt.folder)
+    with suppress(BadRevision):
         await store.delete(key, expected=revision)
+
+
+async def _was_live(store: MetadataStore, attempt: Attempt) -> bool:
+    """Whether it was committed, and is in use or in the grace of what was."""
+    current = await store.get(compaction_key(attempt.name))
+    if current is None:
+        return False
+    record = decode_compaction(current.key, current.value)
+    inside = f"{attempt.folder}/"
+    return record.attempt == attempt.number or any(
+        each.path.startswith(inside) for each in record.retired
+    )
 
 
 async def clean_attempts(store: MetadataStore) -> int:

@@ -32,6 +32,7 @@ from magnetar_spark.jobs.offload.attempts import (
     closed_ledger,
     commit,
     give_up,
+    remove_file,
     take_back,
 )
 from magnetar_spark.jobs.offload.work import LedgerTask, Outcome, Result
@@ -94,10 +95,10 @@ class LedgerWriter:
         except MetadataUnavailable:
             raise  # nobody knows whether it is live: see `attempts`
         except BaseException:
-            self._give_up(files, attempt)
+            self._give_up(task, files, attempt)
             raise
         if result is not Result.OFFLOADED:
-            self._give_up(files, attempt)
+            self._give_up(task, files, attempt)
             return Outcome(task.name, task.ledger_id, result)
         return Outcome(
             task.name,
@@ -160,12 +161,16 @@ class LedgerWriter:
             offloaded_ms=self._clock.now_ms(),
         )
 
-    def _give_up(self, files: "ObjectStore", attempt: Attempt) -> None:
-        """Removes what was written, or leaves it to the next run."""
+    def _give_up(self, task: LedgerTask, files: "ObjectStore", attempt: Attempt) -> None:
+        """Removes what was written, unless it is live, or leaves it to the next run."""
         try:
             mine = run(take_back(self._metadata, attempt, self._job))
             if mine is not None:
                 run(give_up(self._metadata, files, mine))
+                return
+            live = run(live_file(self._metadata, task.name, task.ledger_id))
+            if live is None or live.attempt != attempt.attempt:
+                run(remove_file(files, attempt.path))
         except (MagnetarError, TimeoutError, OSError) as error:
             log.warning("left for the next run", attempt=attempt.key, error=str(error))
 
