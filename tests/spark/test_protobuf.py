@@ -1,7 +1,7 @@
 """Protobuf messages as rows, against what the messages themselves say they hold."""
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -60,7 +60,9 @@ def fields(draw: st.DrawFn, nested: str = "") -> list[Field]:
 
 
 def fill(draw: Draw, made: Any, within: dict[str, list[Field]], name: str) -> None:
-    for field in draw(st.lists(st.sampled_from(within[name]), unique=True)) if within[name] else []:
+    for field in within[name]:
+        if not draw(st.booleans()):
+            continue
         count = draw(st.integers(0, 3))
         inner = field.type_name.removeprefix("t.")
         if field.type == F.TYPE_MESSAGE:
@@ -141,6 +143,39 @@ def test_every_kind_of_field(data: st.DataObject) -> None:
         None,
         expected(type(made)(), within, "Root"),
     ]
+
+
+EXTREMES: Final[dict[int, Sequence[Any]]] = {
+    F.TYPE_BOOL: [False, True],
+    **dict.fromkeys((F.TYPE_INT32, F.TYPE_SINT32, F.TYPE_SFIXED32), (-(2**31), 0, 2**31 - 1)),
+    **dict.fromkeys((F.TYPE_INT64, F.TYPE_SINT64, F.TYPE_SFIXED64), (-(2**63), 0, 2**63 - 1)),
+    **dict.fromkeys((F.TYPE_UINT32, F.TYPE_FIXED32), (0, 2**32 - 1)),
+    **dict.fromkeys((F.TYPE_UINT64, F.TYPE_FIXED64), (0, 2**64 - 1)),
+    F.TYPE_FLOAT: [float("-inf"), 0.0, 2.0**127],
+    F.TYPE_DOUBLE: [float("-inf"), 0.0, 1e308],
+    F.TYPE_STRING: ["", "\0é\U0001f600"],
+    F.TYPE_BYTES: [b"", b"\xff\0"],
+    F.TYPE_ENUM: [*COLOURS, 2**31 - 1],
+}
+
+
+@pytest.mark.parametrize("shape", ["", "optional", "repeated", "map"])
+@pytest.mark.parametrize("kind", EXTREMES)
+def test_extremes(kind: int, shape: str) -> None:
+    field = Field("a", 1, kind, shape, "t.Colour" if kind == F.TYPE_ENUM else "")
+    inner = Field("m", 1, F.TYPE_MESSAGE, "map", "t.R")
+    within = {"Root": [inner], "R": [field]}
+    schema = native(message("Root", [inner]), message("R", [field]))
+    made: Any = class_of(schema)()
+    for place, value in enumerate(EXTREMES[kind]):
+        target = made.m[str(place)]
+        if shape == "repeated":
+            target.a.extend([value, value])
+        elif shape == "map":
+            target.a["k"] = value
+        else:
+            target.a = value
+    assert decoded(schema, made.SerializeToString()) == [expected(made, within, "Root")]
 
 
 def one(kind: int, shape: str = "", *, number: int = 1, name: str = "a", **of: Any) -> Schema:

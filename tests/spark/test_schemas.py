@@ -134,62 +134,64 @@ def upload(log: Log, topic: str, schema: schemas.Schema) -> None:
     httpx.post(f"{base}/{path}/schema", json=body).raise_for_status()
 
 
-def test_protobuf_messages_are_columns_in_spark(
-    spark: SparkSession, log: Log, client: pulsar.Client, topic: str
-) -> None:
-    first = native(
-        message("R", [Field("id", 1, F.TYPE_INT32), Field("title", 2, F.TYPE_STRING, "optional")])
-    )
-    well_known = [timestamp_pb2, duration_pb2, empty_pb2]
-    at, took, nothing = (f"google.protobuf.{name}" for name in ("Timestamp", "Duration", "Empty"))
-    second = native(
-        message(
-            "R",
-            [
-                Field("id", 1, F.TYPE_INT64),
-                Field("name", 2, F.TYPE_STRING, "optional"),
-                Field("size", 3, F.TYPE_UINT64),
-                Field("colour", 4, F.TYPE_ENUM, "", "t.Colour"),
-                Field("parts", 5, F.TYPE_MESSAGE, "repeated", "t.Part"),
-                Field("by_key", 6, F.TYPE_MESSAGE, "map", "t.Part"),
-                Field("at", 7, F.TYPE_MESSAGE, "", at),
-                Field("took", 8, F.TYPE_MESSAGE, "", took),
-                Field("nothing", 9, F.TYPE_MESSAGE, "", nothing),
-                Field("raw", 10, F.TYPE_BYTES),
-            ],
-        ),
-        message("Part", [Field("weight", 1, F.TYPE_DOUBLE), Field("count", 2, F.TYPE_UINT32)]),
-        imports=well_known,
-    )
-    upload(log, topic, first)
-    of_first, of_second = class_of(first), class_of(second)
-    publish(client, topic, ProtobufNativeSchema(of_first), [of_first(id=-1, title="x")])
-    upload(log, topic, second)
-    made: Any = of_second(id=2**40, size=2**64 - 1, colour=99, parts=[{"weight": 0.5}], raw=b"\0")
+FIRST = native(
+    message("R", [Field("id", 1, F.TYPE_INT32), Field("title", 2, F.TYPE_STRING, "optional")])
+)
+SECOND = native(
+    message(
+        "R",
+        [
+            Field("id", 1, F.TYPE_INT64),
+            Field("name", 2, F.TYPE_STRING, "optional"),
+            Field("size", 3, F.TYPE_UINT64),
+            Field("colour", 4, F.TYPE_ENUM, "", "t.Colour"),
+            Field("parts", 5, F.TYPE_MESSAGE, "repeated", "t.Part"),
+            Field("by_key", 6, F.TYPE_MESSAGE, "map", "t.Part"),
+            Field("at", 7, F.TYPE_MESSAGE, "", "google.protobuf.Timestamp"),
+            Field("took", 8, F.TYPE_MESSAGE, "", "google.protobuf.Duration"),
+            Field("nothing", 9, F.TYPE_MESSAGE, "", "google.protobuf.Empty"),
+            Field("raw", 10, F.TYPE_BYTES),
+        ],
+    ),
+    message("Part", [Field("weight", 1, F.TYPE_DOUBLE), Field("count", 2, F.TYPE_UINT32)]),
+    imports=[timestamp_pb2, duration_pb2, empty_pb2],
+)
+COLUMNS = {
+    "id": "bigint",
+    "name": "string",
+    "size": "decimal(20,0)",
+    "colour": "string",
+    "parts": "array<struct<weight:double,count:bigint>>",
+    "by_key": "map<string,struct<weight:double,count:bigint>>",
+    "at": "timestamp",
+    "took": "interval day to second",
+    "nothing": "struct<>",
+    "raw": "binary",
+}
+
+
+def second_message() -> Any:
+    made: Any = class_of(SECOND)(id=2**40, size=2**64 - 1, colour=99, raw=b"\0")
+    made.parts.add(weight=0.5)
     made.by_key["k"].count = 2**32 - 1
     made.at.FromDatetime(datetime(2026, 1, 2, tzinfo=UTC))
     made.took.FromTimedelta(timedelta(hours=-30))
     made.nothing.SetInParent()
-    publish(client, topic, ProtobufNativeSchema(of_second), [made])
+    return made
 
+
+def test_protobuf_messages_are_columns_in_spark(
+    spark: SparkSession, log: Log, client: pulsar.Client, topic: str
+) -> None:
+    old_message = class_of(FIRST)(id=-1, title="x")
+    for schema, made in ((FIRST, old_message), (SECOND, second_message())):
+        upload(log, topic, schema)
+        publish(client, topic, ProtobufNativeSchema(type(made)), [made])
     table = spark.read.format("pulsar").options(**log.options(topic)).load()
-    assert dict(table.dtypes[:10]) == {
-        "id": "bigint",
-        "name": "string",
-        "size": "decimal(20,0)",
-        "colour": "string",
-        "parts": "array<struct<weight:double,count:bigint>>",
-        "by_key": "map<string,struct<weight:double,count:bigint>>",
-        "at": "timestamp",
-        "took": "interval day to second",
-        "nothing": "struct<>",
-        "raw": "binary",
-    }
+    assert dict(table.dtypes[:10]) == COLUMNS
     assert table.columns[10] == "__key"
-    rows = (
-        table.orderBy("id").select(*table.columns[:10]).withColumn("at", table["at"].cast("string"))
-    )
-    old, new = [row.asDict(recursive=True) for row in rows.collect()]
+    shown = table.orderBy("id").select(*COLUMNS).withColumn("at", table["at"].cast("string"))
+    old, new = [row.asDict(recursive=True) for row in shown.collect()]
     assert old == {
         "id": -1,
         "name": "x",
