@@ -227,9 +227,9 @@ async def test_trimming_deletes_files_and_records(stage: ColdStage) -> None:
     ledger.cursors["sub"].ack_cumulative(Position(ids[1], 19))
     await ledger.trim()
     await turns(200)
-    while len(stage.files()) != 1:
+    while len(left := await stage.store.list(offloads_prefix(NAME))) != 1:
         await turns(20)
-    left = await stage.store.list(offloads_prefix(NAME))
+    assert len(stage.files()) == 1
     assert [stored.key for stored in left] == [offload_key(NAME, ids[2])]
     assert data_of(await everything(ledger)) == ENTRIES[40:]
     await factory.close()

@@ -67,10 +67,12 @@ class CompactedLog:
         self._ledger.remove_append_listener(listener)
 
     def next_position(self, position: Position) -> Position:
-        """As the log's, but any place may have an entry below the horizon; and where the log was
-        trimmed to: what has gone may be in a newer artefact."""
+        """As the log's, but any place may have an entry below the horizon; and, until a newer
+        artefact was asked for, below where the log was trimmed to."""
         known = EARLIEST if self._artefact is None else self._artefact.horizon
-        if position < max(known, self._ledger.trimmed_to):
+        if self._ledger.trimmed_to != self._trimmed_to:
+            known = max(known, self._ledger.trimmed_to)
+        if position < known:
             return Position(position.ledger_id, position.entry_id + 1)
         return self._ledger.next_position(position)
 
