@@ -63,18 +63,22 @@ async def delete_folder(spec: StoreSpec, folder: str) -> int:
     return len(found)
 
 
-async def discard(store: MetadataStore, name: str, now_ms: int) -> bool:
-    """Lets go of a deleted topic's artefact: its files become trash. Idempotent.
+async def discard(store: MetadataStore, name: str, log_created_ms: int, now_ms: int) -> bool:
+    """Lets go of a deleted log's artefact: its files become trash. Idempotent.
 
-    Whether there was one. To be called where no new artefact can become live any more.
+    Whether there was one. To be called where no new artefact can become live any more; what stands
+    there of another log of that name, made since, is not touched.
     """
     key = compaction_key(name)
     for _ in range(ATTEMPTS_MAX):
-        await store.delete(request_key(name))
         stored = await store.get(key)
-        if stored is None:
+        record = None if stored is None else decode_compaction(key, stored.value)
+        if record is not None and record.log_created_ms != log_created_ms:
             return False
-        files = files_of(decode_compaction(key, stored.value), now_ms)
+        await store.delete(request_key(name))
+        if stored is None or record is None:
+            return False
+        files = files_of(record, now_ms)
         trash = Put(trash_key(uuid.uuid4().hex), encode(Trash(files)))
         try:
             await store.transact([Delete(key, stored.revision), *([trash] if files else [])])

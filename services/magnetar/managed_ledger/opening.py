@@ -201,14 +201,14 @@ async def _finish_deletion(
         await context.cold.delete(name, ledger_ids)
         await context.cold.forget_request(name)
     if ledger_ids or record.last_position > EARLIEST:
-        await _discard_compacted(name, context)
+        await _discard_compacted(name, record.created_ms, context)
     with suppress(BadRevision):  # it has gone
         await write_guarded(context, name, [Delete(key, revision)])
 
 
-async def _discard_compacted(name: str, context: Context) -> None:
+async def _discard_compacted(name: str, created_ms: int, context: Context) -> None:
     """No artefact becomes live of a log whose record is marked: this one is the last."""
-    if await discard(context.store, name, context.clock.now_ms()):
+    if await discard(context.store, name, created_ms, context.clock.now_ms()):
         context.tasks.start(_empty_trash(context), "empty compaction's trash")
 
 

@@ -1,5 +1,6 @@
 """The log as consumers with `read_compacted` see it: real files, a real managed ledger."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.offload.cold import ColdLedgers
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.errors import ColdFileMissing
 from magnetar.offload.file_format import EntryFileWriter
@@ -235,10 +237,34 @@ async def test_with_the_log_goes_the_artefact(topic: Topic) -> None:
     assert await store.get(compaction_key(NAME)) is None
     await empty_trash(store)
     assert list(files.iterdir()) == []
-    assert not await discard(store, NAME, 0)
+    assert not await discard(store, NAME, topic.ledger.created_ms, 0)
     # One that came to be under the same name has nothing of it, whatever stands there.
     topic.stage.clock.advance(1)
     await topic.open(1)
     await store.put(stored.key, stored.value)
     assert decode_compaction(stored.key, stored.value).log_created_ms != topic.ledger.created_ms
     assert (await topic.view()).artefact is None
+
+
+async def test_a_deletion_that_comes_late_leaves_the_next_log_its_artefact(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that was paused in a deletion goes on when all of it was made anew."""
+    await topic.open(1)
+    store, delete = topic.stage.store, ColdLedgers.delete
+
+    async def paused(self: ColdLedgers, name: str, ledger_ids: Collection[int]) -> None:
+        monkeypatch.undo()
+        await delete(self, name, ledger_ids)
+        await topic.stage.factory().delete(NAME)
+        topic.stage.clock.advance(1)
+        topic.factory = topic.stage.factory()
+        await topic.open(1)
+        await topic.compact(topic.entries[-1], topic.entries[-2:])
+
+    monkeypatch.setattr(ColdLedgers, "delete", paused)
+    await topic.factory.delete(NAME)
+    await empty_trash(store)
+    view = await topic.view()
+    assert view.artefact is not None
+    assert await read_on(view, EARLIEST) == topic.entries[-2:]
