@@ -127,6 +127,17 @@ async def test_a_plan_from_before_a_newer_artefact_or_log_is_not_gone_on_with(
     assert await store.list(ATTEMPTS_PREFIX) == []
 
 
+async def test_a_log_that_was_trimmed_beyond_the_horizon_gets_no_artefact(
+    store: Late, tmp_path: Path
+) -> None:
+    """Retention may go as far as it likes where nothing was compacted yet."""
+    attempt = await begun(store, tmp_path, "a" * 32)
+    trimmed = ManagedLedgerRecord(1, 2, last_position=Position(8, 3))
+    await store.put(managed_ledger_key(NAME), encode_log(trimmed))
+    with pytest.raises(Superseded, match="trimmed beyond"):
+        await swap.commit(store, attempt, HORIZON, (), removed=0, clock=CLOCK)
+
+
 async def test_of_an_older_log_of_that_name_nothing_is_read(store: Late, tmp_path: Path) -> None:
     older = await begun(store, tmp_path, "b" * 32)
     file = file_in(older)

@@ -1,8 +1,8 @@
 """The broker's part in compaction: it serves what jobs have made, and keeps what they need.
 
-A topic on which compaction is on (its threshold is above 0, or it has an artefact) is not trimmed
-beyond the horizon: what was not compacted yet is never let go by retention. Pulsar has a durable
-cursor for that, `__compaction`; here it is one question to metadata before a ledger goes.
+A topic on which compaction is on (its threshold is above 0, it has an artefact, or somebody asked
+for one) is not trimmed beyond the horizon: what was not compacted yet is never let go by retention.
+Pulsar has a durable cursor for that, `__compaction`; here metadata is asked before a ledger goes.
 """
 
 from collections.abc import Sequence
@@ -57,6 +57,8 @@ class Compaction:
         artefact = await self.artefacts.live(name, log_created_ms)
         if artefact is not None:
             return artefact.horizon
+        if (await self.status(name)).status == "RUNNING":
+            return EARLIEST  # a job reads it for the first time, or is to
         return EARLIEST if self._policies.value(topic_of(name), COMPACTION_THRESHOLD) else None
 
     # -- what is asked for, and what came of it

@@ -3,7 +3,15 @@
 from tests.unit.lifecycle.world import ENTRIES_PER_LEDGER, World, world
 
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.compaction.records import CompactionRecord, compaction_key, encode
+from magnetar.compaction.records import (
+    CompactionRecord,
+    CompactionRequest,
+    RequestState,
+    compaction_key,
+    encode,
+    job_key,
+    request_key,
+)
 from magnetar.core.ids import Position
 from magnetar.offload.stores import StoreSpec
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD, INACTIVE_TOPICS
@@ -42,6 +50,22 @@ async def test_retention_waits_for_the_horizon() -> None:
         await w.upkeep.trim()
         assert w.stored(topic)[0] == 2
         await compacted_to(w, topic, places[-1])
+        await w.upkeep.trim()
+        assert w.stored(topic)[0] == 1
+
+
+async def test_retention_waits_for_a_job_that_compacts_for_the_first_time() -> None:
+    async with world() as w:
+        topic = await w.topic("t")
+        store, name = w.service.store, topic.managed_ledger.name
+        running = CompactionRequest(1, RequestState.RUNNING, "job")
+        await store.put(request_key(name), encode(running))
+        await store.put(job_key("job"), b"{}")
+        await w.publish(topic, 3 * ENTRIES_PER_LEDGER)
+        await w.upkeep.trim()
+        assert w.stored(topic)[0] == 3
+        # One that is dead is waited for no more.
+        await store.delete(job_key("job"))
         await w.upkeep.trim()
         assert w.stored(topic)[0] == 1
 

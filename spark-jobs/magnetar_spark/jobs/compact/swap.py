@@ -203,6 +203,9 @@ async def commit(
         log = None if stored is None else decode_managed_ledger(stored.key, stored.value)
         if stored is None or log is None or log.deleted or log.created_ms != attempt.log_created_ms:
             raise TopicNotFound(f"{attempt.name} was deleted while it was compacted")
+        if log.last_position > horizon:
+            # Later values of keys are gone, and it would tell elder ones for ever.
+            raise Superseded(f"{attempt.name} was trimmed beyond {horizon} while it was compacted")
         try:
             await store.transact(
                 [
