@@ -56,7 +56,7 @@ def next_step(
         return found
     blocked = busy or gate.why_not(cluster, observed, bookies, besides=target, spared=spared)
     age_s = 0.0 if drain is None else now.timestamp() - drain.proven_ms / 1_000
-    if drain is not None and drain.state == "removable" and age_s <= PROOF_AGE_S_MAX:
+    if drain is not None and drain.state == "removable" and abs(age_s) <= PROOF_AGE_S_MAX:
         found.may_go = not blocked
         if blocked:
             found.waits = f"{target} is empty and could go, but {blocked}"
