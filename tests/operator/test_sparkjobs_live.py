@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.operator.sparkjob_rig import CLUSTER_NAME, NAME, Rig, rig, until
+from tests.operator.sparkjob_rig import CLUSTER_NAME, NAME, NOWHERE, Rig, rig, until
 from tests.support.kube import Tool
 
 from magnetar_operator.api_kinds import (
@@ -351,7 +351,7 @@ async def test_an_executor_that_outlives_its_driver_is_removed(on: Rig) -> None:
             "kind": "Pod",
             "metadata": {"name": "cold-exec-1", "namespace": on.namespace, "labels": labels,
                          "ownerReferences": [owner]},
-            "spec": {"containers": [{"name": "executor", "image": "x"}]},
+            "spec": {"containers": [{"name": "executor", "image": "x"}], "nodeSelector": NOWHERE},
         }
     )  # fmt: skip
     await on.run(name)
