@@ -15,13 +15,12 @@ RETIRED_GRACE_MS: who has them open can finish.
 """
 
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from magnetar.core.errors import MetadataError
 from magnetar.core.ids import Position
-from magnetar.offload.records import object_path
+from magnetar.offload.records import decoded, object_path
 from magnetar.offload.stores import StoreSpec
 
 COMPACTIONS_PREFIX: Final = "/compactions/"
@@ -35,8 +34,6 @@ FILES_MAX: Final = 1_000
 """Of one artefact: with those that it replaced they fit the record of a metadata store."""
 FOLDER_LEDGER_ID: Final = 0
 """Artefacts lie beside a topic's offloaded ledgers, of which none has this id."""
-
-S = TypeVar("S", bound=msgspec.Struct)
 
 
 class CompactedFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -168,26 +165,19 @@ def files_of(record: CompactionRecord, now_ms: int) -> tuple[RetiredFile, ...]:
 
 def decode_compaction(key: str, value: bytes) -> CompactionRecord:
     """Raises MetadataError naming the key where the value is no record of an artefact."""
-    return _decoded(_record_decoder, key, value, "compacted topic")
+    return decoded(_record_decoder, key, value, "compacted topic")
 
 
 def decode_attempt(key: str, value: bytes) -> CompactionAttempt:
     """Raises MetadataError naming the key where the value is no attempt."""
-    return _decoded(_attempt_decoder, key, value, "attempt to compact")
+    return decoded(_attempt_decoder, key, value, "attempt to compact")
 
 
 def decode_request(key: str, value: bytes) -> CompactionRequest:
     """Raises MetadataError naming the key where the value is no request."""
-    return _decoded(_request_decoder, key, value, "request to compact")
+    return decoded(_request_decoder, key, value, "request to compact")
 
 
 def decode_trash(key: str, value: bytes) -> Trash:
     """Raises MetadataError naming the key where the value names no files."""
-    return _decoded(_trash_decoder, key, value, "list of files")
-
-
-def _decoded(decoder: "msgspec.json.Decoder[S]", key: str, value: bytes, what: str) -> S:
-    try:
-        return decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no {what}: {error}") from error
+    return decoded(_trash_decoder, key, value, "list of files")

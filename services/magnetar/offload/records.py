@@ -161,20 +161,21 @@ def _segment(part: str) -> str:
 
 def decode_offload(key: str, value: bytes) -> OffloadRecord:
     """Raises MetadataError naming the key where the value is no record of a file."""
-    return _decoded(_offload_decoder, key, value, "offloaded ledger")
+    return decoded(_offload_decoder, key, value, "offloaded ledger")
 
 
 def decode_attempt(key: str, value: bytes) -> AttemptRecord:
     """Raises MetadataError naming the key where the value is no attempt."""
-    return _decoded(_attempt_decoder, key, value, "attempt to offload")
+    return decoded(_attempt_decoder, key, value, "attempt to offload")
 
 
 def decode_request(key: str, value: bytes) -> OffloadRequest:
     """Raises MetadataError naming the key where the value is no request."""
-    return _decoded(_request_decoder, key, value, "request to offload")
+    return decoded(_request_decoder, key, value, "request to offload")
 
 
-def _decoded(decoder: "msgspec.json.Decoder[S]", key: str, value: bytes, what: str) -> S:
+def decoded(decoder: "msgspec.json.Decoder[S]", key: str, value: bytes, what: str) -> S:
+    """Raises MetadataError naming the key where the value is not `what`."""
     try:
         return decoder.decode(value)
     except msgspec.MsgspecError as error:
