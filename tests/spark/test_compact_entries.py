@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.compaction import LogEntry, compacted, messages
 
-from magnetar.core.ids import Position
+from magnetar.compaction.records import CompactionRecord
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.offload.stores import StoreSpec
 from magnetar.wire._pb.PulsarApi_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.batch import build_batch, messages_of
 from magnetar.wire.compression import compress
@@ -17,7 +19,13 @@ from magnetar.wire.entry import build_entry, parse_metadata, with_broker_entry_m
 from magnetar.wire.framing import MalformedEntry
 from magnetar_spark.jobs.compact.entries import Kind, parse, without_others
 from magnetar_spark.jobs.compact.first_pass import Counts, latest_places
-from magnetar_spark.jobs.compact.pieces import pieces_of, staying
+from magnetar_spark.jobs.compact.pieces import (
+    OPEN_MS_MAX,
+    mark_of,
+    pieces_of,
+    settled,
+    staying,
+)
 from magnetar_spark.jobs.compact.plan import PART_SHIFT
 from magnetar_spark.jobs.compact.reading import PlacedEntry
 from magnetar_spark.jobs.compact.second_pass import left_of, survivors_of
@@ -76,15 +84,17 @@ def placed(log: list[LogEntry]) -> list[PlacedEntry]:
     return [PlacedEntry(number, *each.position, each.data) for number, each in enumerate(log)]
 
 
-def compact(*parts: list[LogEntry], now_ms: int = 0) -> list[LogEntry]:
+def compact(*parts: list[LogEntry], settled: Position = EARLIEST) -> list[LogEntry]:
     """Both passes over the parts, as the job makes them."""
     latest: dict[bytes, int] = {}
     for number, part in enumerate(parts):
         for found in latest_places(number, placed(part), Counts()):
             latest |= found
     places = {place for place in latest.values() if place & 1}
-    rows = [row for number, part in enumerate(parts) for row in pieces_of(number, placed(part))]
-    places |= staying(rows, places, now_ms)
+    rows = [
+        row for number, part in enumerate(parts) for row in pieces_of(number, placed(part), settled)
+    ]
+    places |= staying(rows, places)
     left: list[LogEntry] = []
     for number, part in enumerate(parts):
         some = sorted(place for place in places if place >> PART_SHIFT == number)
@@ -170,13 +180,12 @@ def test_an_encrypted_single_message_has_its_key() -> None:
     assert compact(log) == log[1:]
 
 
-def chunks(key: str, uuid: str, count: int, *, published: int = 100) -> list[bytes]:
+def chunks(key: str, uuid: str, count: int) -> list[bytes]:
     made = []
     for number in range(count):
         metadata = metadata_of(
             partition_key=key, uuid=uuid, chunk_id=number, num_chunks_from_msg=count
         )
-        metadata.publish_time = published
         made.append(build_entry(metadata, b"part"))
     return made
 
@@ -193,13 +202,51 @@ def test_chunks_stay_together() -> None:
 
 
 def test_a_message_that_is_not_complete_below_the_horizon_is_waited_for() -> None:
-    one, day_ms = chunks("a", "u1", 2), 24 * 3_600_000
+    """However old its producer says that it is: `metadata_of` writes 1970."""
+    one = chunks("a", "u1", 2)
     log = log_of([single("a", b"1"), one[0]])
-    first = compact(log, now_ms=100 + day_ms - 1)
+    first = compact(log, settled=log[0].position)
     assert first == log  # its key has the value from before until then
     rest = [LogEntry(Position(4, 0), one[1])]
     assert compact(first, rest) == [log[1], *rest]
-    assert compact(first, now_ms=100 + day_ms) == log[:1]
+    assert compact(first, rest, settled=log[1].position) == [log[1], *rest]
+    assert compact(first, settled=log[1].position) == log[:1]
+
+
+def test_a_name_that_was_given_again_is_another_message() -> None:
+    """As by a producer that starts again, whose sequence ids begin at 0 again."""
+    old, new = chunks("a", "p-0", 2), chunks("b", "p-0", 2)
+    log = log_of([*old, *new])
+    assert compact(log) == log
+    assert compact([*log, *log_of([single("b", None)], ledger_id=4)]) == log[:2]
+    assert compact([*log, *log_of([single("a", b"1")], ledger_id=4)])[:2] == log[2:]
+
+
+DAY_MS = 24 * 3_600_000
+
+
+def test_what_is_settled_was_in_the_log_for_long() -> None:
+    """Whenever jobs run: what a run drops was there OPEN_MS_MAX before, and that comes to all."""
+    spec = StoreSpec("filesystem", "/nowhere")
+    for every_ms in (DAY_MS // 4, DAY_MS, 6 * DAY_MS, 30 * DAY_MS):
+        known: CompactionRecord | None = None
+        horizons: list[tuple[Position, int]] = []
+        for run in range(100):
+            now_ms, horizon = 1_000 + run * every_ms, Position(run, 0)
+            upto = settled(known, now_ms)
+            assert all(at <= now_ms - OPEN_MS_MAX for place, at in horizons if place == upto)
+            old = [place for place, at in horizons if at <= now_ms - 2 * OPEN_MS_MAX - every_ms]
+            # A run between two marks drops nothing; the one before that has.
+            assert upto == EARLIEST or upto >= max(old, default=EARLIEST)
+            horizons.append((horizon, now_ms))
+            marked, marked_ms = mark_of(known, horizon, now_ms)
+            known = CompactionRecord(
+                horizon, 1, "a", spec, now_ms, marked=marked, marked_ms=marked_ms
+            )
+        assert known is not None
+        assert known.marked_ms > now_ms - OPEN_MS_MAX
+    # A clock that was far ahead has not the last word.
+    assert mark_of(known, Position(200, 0), 500) == (Position(200, 0), 500)
 
 
 def test_a_hot_key_is_one_row_and_the_dictionary_is_bounded(

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.offload.records import decoded, object_path
 from magnetar.offload.stores import StoreSpec
 
@@ -58,7 +58,10 @@ class RetiredFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CompactionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A live artefact. `messages_removed` and `duration_ms` are of the job that made it."""
+    """A live artefact. `messages_removed` and `duration_ms` are of the job that made it.
+
+    All up to `marked` was in the log at `marked_ms`, which may have been long before this artefact.
+    """
 
     horizon: Position
     log_created_ms: int
@@ -69,6 +72,8 @@ class CompactionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     retired: tuple[RetiredFile, ...] = ()
     messages_removed: int = 0
     duration_ms: int = 0
+    marked: Position = EARLIEST
+    marked_ms: int = 0
 
     @property
     def last(self) -> Position | None:

@@ -6,7 +6,8 @@ sorts and spills), then the survivors shuffled to the part that they are of and 
 once is bounded by Spark's memory settings and not by the number of keys.
 
 In this process: the same functions with dictionaries for Spark. It is for topics of at most
-LOCAL_BYTES_MAX, for which Spark's start alone would take longer, and LOCAL_KEYS_MAX keys.
+LOCAL_BYTES_MAX, for which Spark's start alone would take longer, with at most LOCAL_KEYS_MAX keys
+of LOCAL_KEY_BYTES_MAX.
 """
 
 import warnings
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from magnetar.compaction.records import CompactedFile
+from magnetar.core.ids import Position
 from magnetar_spark.jobs.compact import first_pass, pieces, second_pass
 from magnetar_spark.jobs.compact.first_pass import Counts, latest_places
 from magnetar_spark.jobs.compact.plan import PART_SHIFT
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 
 LOCAL_BYTES_MAX: Final = 8 << 20
 LOCAL_KEYS_MAX: Final = 500_000
-"""What is small when it is compressed may have many."""
+LOCAL_KEY_BYTES_MAX: Final = 64 << 20
+"""What is small when it is compressed may have many keys, or long ones."""
 
 Batches = Iterator["pa.RecordBatch"]
 
@@ -45,15 +48,17 @@ class Compacted:
     messages_read: int
 
 
-def compact_here(writing: Writing, now_ms: int) -> Compacted | None:
+def compact_here(writing: Writing, settled: Position) -> Compacted | None:
     """In this process; None where there are too many keys for that."""
     latest: dict[bytes, int] = {}
+    key_bytes = 0
     counts = Counts()
     for part in writing.parts:
         entries = entries_of_part(writing.settings, writing.bookies, part)
         for found in latest_places(part.number, entries, counts):
             latest |= found
-            if len(latest) > LOCAL_KEYS_MAX:
+            key_bytes += sum(map(len, found))
+            if len(latest) > LOCAL_KEYS_MAX or key_bytes > LOCAL_KEY_BYTES_MAX:
                 return None
     places = {place for place in latest.values() if place & 1}
     if counts.pieces:
@@ -61,16 +66,16 @@ def compact_here(writing: Writing, now_ms: int) -> Compacted | None:
             row
             for part in writing.parts
             for row in pieces.pieces_of(
-                part.number, entries_of_part(writing.settings, writing.bookies, part)
+                part.number, entries_of_part(writing.settings, writing.bookies, part), settled
             )
         ]
-        places |= pieces.staying(rows, places, now_ms)
+        places |= pieces.staying(rows, places)
     files = [file for _, file in written_files(writing, sorted(places))]
     return Compacted(tuple(files), counts.entries, counts.bytes, counts.messages)
 
 
 def compact_by_spark(
-    spark: "SparkSession", writing: Writing, now_ms: int, progress: Progress
+    spark: "SparkSession", writing: Writing, settled: Position, progress: Progress
 ) -> Compacted:
     """By Spark."""
     from pyspark import StorageLevel
@@ -102,8 +107,8 @@ def compact_by_spark(
             entries, size, messages, chunks = (total.value for total in totals)
             places = survivors
             if chunks:
-                found = numbers.mapInArrow(_pieces(writing), pieces.PIECES_SCHEMA)
-                places = survivors.union(pieces.staying_in(found, survivors, now_ms))
+                found = numbers.mapInArrow(_pieces(writing, settled), pieces.PIECES_SCHEMA)
+                places = survivors.union(pieces.staying_in(found, survivors))
             rows = _sorted(places, count).mapInArrow(
                 _second_pass(writing), second_pass.FILES_SCHEMA
             )
@@ -131,11 +136,11 @@ def _first_pass(writing: Writing, tell: Callable[[Counts], Any]) -> Callable[[Ba
     return batches
 
 
-def _pieces(writing: Writing) -> Callable[[Batches], Batches]:
+def _pieces(writing: Writing, settled: Position) -> Callable[[Batches], Batches]:
     def batches(numbers: Batches) -> Batches:
         for number in _numbers(numbers):
             entries = entries_of_part(writing.settings, writing.bookies, writing.parts[number])
-            yield from pieces.as_batches(pieces.pieces_of(number, entries))
+            yield from pieces.as_batches(pieces.pieces_of(number, entries, settled))
 
     return batches
 

@@ -33,6 +33,7 @@ from magnetar_spark.jobs.compact.engine import (
     compact_by_spark,
     compact_here,
 )
+from magnetar_spark.jobs.compact.pieces import settled
 from magnetar_spark.jobs.compact.plan import Part, behind, part_bytes, parts_of
 from magnetar_spark.jobs.compact.second_pass import Writing
 from magnetar_spark.jobs.compact.swap import Attempt, Live, Superseded
@@ -169,7 +170,7 @@ class _Topic:
             folder=attempt.folder,
             managed_ledger=self._name,
         )
-        found = await _passes(job, writing, parts)
+        found = await _passes(job, writing, parts, settled(known, job.clock.now_ms()))
         kept = sum(file.messages for file in found.files)
         removed = found.messages_read - kept
         record = await swap.commit(
@@ -228,16 +229,17 @@ def _number(job_id: str, name: str) -> str:
     return hashlib.sha256(f"{job_id}/{name}".encode()).hexdigest()[:32]
 
 
-async def _passes(job: JobContext, writing: Writing, parts: list[Part]) -> Compacted:
+async def _passes(
+    job: JobContext, writing: Writing, parts: list[Part], settled: Position
+) -> Compacted:
     """Spark and its tasks have event loops of their own: they run beside this one, which renews
     the lease meanwhile."""
-    now_ms = job.clock.now_ms()
     total = sum(part.size_bytes for part in parts)
     if total <= LOCAL_BYTES_MAX and not job.arguments.always_spark:
-        found = await asyncio.to_thread(compact_here, writing, now_ms)
+        found = await asyncio.to_thread(compact_here, writing, settled)
         if found is not None:
             return found
-    return await asyncio.to_thread(compact_by_spark, job.spark, writing, now_ms, job.progress)
+    return await asyncio.to_thread(compact_by_spark, job.spark, writing, settled, job.progress)
 
 
 async def whole_log(log: Log, topic: TopicName) -> TopicLog:

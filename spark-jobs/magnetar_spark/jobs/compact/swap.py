@@ -52,6 +52,7 @@ from magnetar.metadata.store import (
     Put,
 )
 from magnetar.offload.stores import StoreSpec
+from magnetar_spark.jobs.compact.pieces import mark_of
 
 LEASE_S: Final = 60.0
 RENEWALS_PER_LEASE: Final = 4
@@ -94,6 +95,8 @@ async def live(store: MetadataStore, name: str) -> tuple[Live, int]:
             log_created_ms=log.created_ms,
             files=(),
             retired=files_of(record, record.compacted_ms),
+            marked=EARLIEST,
+            marked_ms=0,
         )
     return Live(record, stored.revision), log.created_ms
 
@@ -186,6 +189,7 @@ async def commit(
     if before is not None:
         old = tuple(RetiredFile(before.store, file.path, now_ms) for file in before.files)
         retired = (*before.retired, *old)
+    marked, marked_ms = mark_of(before, horizon, now_ms)
     record = CompactionRecord(
         horizon=horizon,
         log_created_ms=attempt.log_created_ms,
@@ -196,6 +200,8 @@ async def commit(
         retired=retired,
         messages_removed=removed,
         duration_ms=now_ms - attempt.record.started_ms,
+        marked=marked,
+        marked_ms=marked_ms,
     )
     value, key = encode(record), compaction_key(attempt.name)
     for _ in range(COMMIT_ATTEMPTS_MAX):
