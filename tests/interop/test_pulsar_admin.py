@@ -267,3 +267,17 @@ def test_offload(client: pulsar.Client, run: Run, names: Names) -> None:
     assert triggered.startswith(f"Offload triggered for {topic} for messages before ")
     assert run("topics", "offload-status", "-w", topic).text().startswith("Offload was a success")
     run("topics", "offload", "-s", "0", topic + "-none").refused("not found")
+
+
+def test_compaction(client: pulsar.Client, run: Run, names: Names) -> None:
+    """A standalone has no jobs, and says so; in clusters a request waits for one."""
+    topic = names.topic()
+    send_all(client.create_producer(topic), numbered(3))
+    not_run = f"Compaction has not been run for {topic} since broker startup"
+    assert run("topics", "compaction-status", topic).text() == not_run
+    assert run("topics", "compact", topic).text() == f"Topic compaction requested for {topic}"
+    ended = run("topics", "compaction-status", "-w", topic)
+    ended.refused("Error compacting: a standalone's log is in reach of no job")
+    assert ended.out == "Error in compaction"
+    assert run("topics", "compact", topic).text() == f"Topic compaction requested for {topic}"
+    run("topics", "compact", topic + "-none").refused("not found")

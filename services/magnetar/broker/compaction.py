@@ -8,10 +8,14 @@ Pulsar has a durable cursor for that, `__compaction`; here metadata is asked bef
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from magnetar.broker.compaction_state import (
     NEVER_COMPACTED,
+    NO_JOBS,
     CompactionFacts,
     CompactionStatus,
+    awaited,
     status_of,
 )
 from magnetar.broker.dispatch.compacted import CompactedLog
@@ -21,6 +25,7 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.compaction.artefact import Artefacts
 from magnetar.compaction.records import (
     CompactionRequest,
+    RequestState,
     decode_request,
     encode,
     job_key,
@@ -57,28 +62,39 @@ class Compaction:
         artefact = await self.artefacts.live(name, log_created_ms)
         if artefact is not None:
             return artefact.horizon
-        if (await self.status(name)).status == "RUNNING":
+        request, _ = await self._asked(name)
+        if awaited(request, job_alive=await self._job_alive(request)):
             return EARLIEST  # a job reads it for the first time, or is to
         return EARLIEST if self._policies.value(topic_of(name), COMPACTION_THRESHOLD) else None
 
     # -- what is asked for, and what came of it
 
-    async def request(self, names: Sequence[str]) -> None:
-        """Has the next job compact these logs. Raises Conflict where all are at it."""
-        asked = [await self._request(name) for name in names]
+    async def request(self, names: Sequence[str], *, by_jobs: bool = True) -> None:
+        """Has the next job compact these logs. Raises Conflict where all are at it.
+
+        Where there can be no jobs (`by_jobs`) that is what comes of it, at once.
+        """
+        asked = [await self._request(name, by_jobs) for name in names]
         if names and not any(asked):
             raise Conflict("Compaction already in progress")
 
-    async def _request(self, name: str) -> bool:
+    async def _request(self, name: str, by_jobs: bool) -> bool:
         """Whether it was not asked for already."""
         key = request_key(name)
         for _ in range(ATTEMPTS_MAX):
             before, revision = await self._asked(name)
             if (await self._status(before)).status == "RUNNING":
                 return False
-            asked = CompactionRequest(
-                self._clock.now_ms(), failed_ms=0 if before is None else before.failed_ms
-            )
+            now_ms = self._clock.now_ms()
+            asked = CompactionRequest(now_ms, failed_ms=0 if before is None else before.failed_ms)
+            if not by_jobs:
+                asked = replace(
+                    asked,
+                    state=RequestState.ERROR,
+                    finished_ms=now_ms,
+                    failed_ms=now_ms,
+                    error=NO_JOBS,
+                )
             try:
                 await self._store.put(key, encode(asked), expected=revision)
             except BadRevision:
@@ -91,10 +107,13 @@ class Compaction:
         return await self._status((await self._asked(name))[0])
 
     async def _status(self, request: CompactionRequest | None) -> CompactionStatus:
-        alive = False
-        if request is not None and request.job and not request.finished:
-            alive = await self._store.get(job_key(request.job)) is not None
-        return status_of(request, job_alive=alive)
+        alive = await self._job_alive(request)
+        return status_of(request, job_alive=alive, now_ms=self._clock.now_ms())
+
+    async def _job_alive(self, request: CompactionRequest | None) -> bool:
+        if request is None or not request.job or request.finished:
+            return False
+        return await self._store.get(job_key(request.job)) is not None
 
     async def facts(self, ledger: ManagedLedger) -> CompactionFacts:
         """For stats. One look at metadata where the log was never compacted."""

@@ -6,6 +6,16 @@ from typing import Final
 
 from magnetar.compaction.records import CompactionRecord, CompactionRequest, RequestState
 
+PENDING_MS_MAX: Final = 3_600_000
+"""A request that no job has taken up for so long is told as an error; it waits on all the same."""
+CARRIED_OUT_BY: Final = (
+    "topics are compacted by `magnetar job compact`, or on Kubernetes by a SparkJob of that kind"
+)
+NO_JOBS: Final = (
+    "a standalone's log is in reach of no job, so it is never compacted: readers with "
+    "readCompacted get all of it. Run a cluster (`magnetar cluster`)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class CompactionStatus:
@@ -27,14 +37,30 @@ NEVER_COMPACTED: Final = CompactionFacts()
 _WORST_FIRST: Final = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
 
 
-def status_of(request: CompactionRequest | None, *, job_alive: bool) -> CompactionStatus:
-    """What a request came to. One that waits for a job counts as running, as pulsar-admin waits
-    for it; one whose job died waits for the next."""
+def awaited(request: CompactionRequest | None, *, job_alive: bool) -> bool:
+    """Whether a job is at it, or is to be."""
+    if request is None or request.finished:
+        return False
+    return request.state is RequestState.PENDING or job_alive
+
+
+def status_of(
+    request: CompactionRequest | None, *, job_alive: bool, now_ms: int
+) -> CompactionStatus:
+    """What a request came to.
+
+    One that waits for a job counts as running, as pulsar-admin waits for it, but not for ever: a
+    cluster may have no jobs. One whose job died waits for the next. Brokers compact nothing.
+    """
     if request is None:
         return CompactionStatus()
     if request.finished:
         return CompactionStatus(request.state.value, request.error)
-    if request.state is RequestState.RUNNING and not job_alive:
+    if request.state is RequestState.PENDING:
+        if now_ms - request.requested_ms < PENDING_MS_MAX:
+            return CompactionStatus("RUNNING", f"waits for a job: {CARRIED_OUT_BY}")
+        return CompactionStatus("ERROR", f"no job came within an hour: {CARRIED_OUT_BY}")
+    if not job_alive:
         error = f"job {request.job} ended before it was done: the next one does it"
         return CompactionStatus("ERROR", error)
     return CompactionStatus("RUNNING")

@@ -7,6 +7,8 @@ looked at; "" is an empty body.
 
 import pytest
 
+from magnetar.broker.compaction_state import CARRIED_OUT_BY
+
 from .support import NO_BODY, Admin
 
 Case = tuple[str, str, object, int, str | None]
@@ -276,6 +278,7 @@ MESSAGES: list[Case] = [
     ("GET", "@/a/retention", NO_BODY, 200, ""),
     ("GET", "@/a/maxMessageSize", NO_BODY, 204, ""),
 ]
+AWAITED = f'{{"status":"RUNNING","lastError":"waits for a job: {CARRIED_OUT_BY}"}}'
 NOT_OFFLOADED = (
     '{"status":"NOT_RUN","lastError":"","firstUnoffloadedMessage":{"ledgerId":-1,"entryId":-1,'
     '"partitionIndex":-1,"batchIndex":-1,"batchSize":0}}'
@@ -295,9 +298,9 @@ OTHERS: list[Case] = [
     ("GET", "@/a/compaction", NO_BODY, 200, '{"status":"NOT_RUN","lastError":""}'),
     ("PUT", "@/a/compaction", NO_BODY, 204, ""),
     ("PUT", "@/a/compaction", NO_BODY, 409, "Compaction already in progress"),
-    ("GET", "@/a/compaction", NO_BODY, 200, '{"status":"RUNNING","lastError":""}'),
+    ("GET", "@/a/compaction", NO_BODY, 200, AWAITED),
     ("PUT", "@/pt/compaction", NO_BODY, 204, ""),
-    ("GET", "@/pt/compaction", NO_BODY, 200, '{"status":"RUNNING","lastError":""}'),
+    ("GET", "@/pt/compaction", NO_BODY, 200, AWAITED),
     ("PUT", "@/nope/compaction", NO_BODY, 404, "Topic persistent://t1/n1/nope not found"),
     (
         *("GET", "@/a/offload", NO_BODY, 200),

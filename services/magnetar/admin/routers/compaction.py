@@ -1,7 +1,8 @@
 """`…/{topic}/compaction`: ask for a topic to be compacted, and see what came of it.
 
-A request is written to metadata; the next compaction job sees to it, whatever the threshold says.
-Any broker can do that. Of a partitioned topic all partitions are meant.
+A request is written to metadata; the next compaction job sees to it, whatever the threshold says:
+brokers compact nothing themselves. While none has come, and where none can, the status says so. Any
+broker can do that. Of a partitioned topic all partitions are meant.
 """
 
 from typing import Final
@@ -38,7 +39,8 @@ async def _logs(request: Request) -> list[str]:
 
 @router.put(_PATH, summary="Have a topic compacted", openapi_extra=described(AUTHORITATIVE))
 async def put_compaction(request: Request) -> Response:
-    await service_of(request).compaction.request(await _logs(request))
+    service = service_of(request)
+    await service.compaction.request(await _logs(request), by_jobs=not service.only_broker)
     return done()
 
 

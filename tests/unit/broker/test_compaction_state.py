@@ -1,0 +1,48 @@
+"""What a request to compact comes to, as it waits for a job, is worked on, and is done."""
+
+from msgspec.structs import replace
+
+from magnetar.broker.compaction_state import (
+    CARRIED_OUT_BY,
+    PENDING_MS_MAX,
+    CompactionStatus,
+    awaited,
+    status_of,
+    worst,
+)
+from magnetar.compaction.records import CompactionRequest, RequestState
+
+ASKED = CompactionRequest(1_000)
+
+
+def status(request: CompactionRequest | None, *, alive: bool = False, now_ms: int = 1_000) -> str:
+    found = status_of(request, job_alive=alive, now_ms=now_ms)
+    return f"{found.status} {found.last_error}"
+
+
+def test_one_that_no_job_takes_up_is_told_to_be_that() -> None:
+    assert status(ASKED) == f"RUNNING waits for a job: {CARRIED_OUT_BY}"
+    late = 1_000 + PENDING_MS_MAX
+    assert status(ASKED, now_ms=late - 1).startswith("RUNNING")
+    assert status(ASKED, now_ms=late) == f"ERROR no job came within an hour: {CARRIED_OUT_BY}"
+    # It waits all the same, and so does retention.
+    assert awaited(ASKED, job_alive=False)
+
+
+def test_from_the_job_on_there_is_no_hurry() -> None:
+    running = replace(ASKED, state=RequestState.RUNNING, job="j")
+    assert status(running, alive=True, now_ms=1_000 + 9 * PENDING_MS_MAX) == "RUNNING "
+    assert status(running).startswith("ERROR job j ended before it was done")
+    assert (awaited(running, job_alive=True), awaited(running, job_alive=False)) == (True, False)
+    assert status(replace(running, state=RequestState.SUCCESS)) == "SUCCESS "
+    failed = replace(running, state=RequestState.ERROR, error="no room")
+    assert status(failed) == "ERROR no room"
+    assert not awaited(failed, job_alive=True)
+    assert status(None) == "NOT_RUN "
+    assert not awaited(None, job_alive=False)
+
+
+def test_of_partitions_the_worst_is_told() -> None:
+    found = [CompactionStatus("SUCCESS"), CompactionStatus("ERROR", "x"), CompactionStatus()]
+    assert worst(found) == CompactionStatus("ERROR", "x")
+    assert worst([]) == CompactionStatus()
