@@ -11,6 +11,7 @@ from magnetar.compaction.records import (
     ATTEMPTS_PREFIX,
     CompactedFile,
     CompactionRecord,
+    RetiredFile,
     compaction_key,
     encode,
 )
@@ -22,6 +23,7 @@ from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import BadRevision, MetadataUnavailable, Operation
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact import swap
+from magnetar_spark.jobs.compact.folders import clean_folders
 from magnetar_spark.jobs.compact.swap import Attempt, Superseded
 
 NAME = "public/default/persistent/t"
@@ -110,6 +112,26 @@ async def test_what_came_after_a_cleaner_goes_too(store: Late, tmp_path: Path) -
     file = file_in(attempt)
     await swap.give_up(store, attempt)
     assert not (tmp_path / file.path).exists()
+
+
+async def test_what_tasks_left_beside_an_artefact_goes_and_nothing_else(
+    store: Late, tmp_path: Path
+) -> None:
+    """Of an executor that was killed, or of two tasks that wrote the same part."""
+    old, live, other = [await begun(store, tmp_path, each * 32) for each in "abc"]
+    files = [file_in(attempt) for attempt in (old, live, other)]
+    spec = live.record.store
+    retired = (RetiredFile(spec, files[0].path, 5),)
+    record = CompactionRecord(HORIZON, 1, live.number, spec, 5, (files[1],), retired)
+    await store.put(compaction_key(NAME), encode(record))
+    left = [tmp_path / each.folder / f"00000-{'d' * 32}.parquet" for each in (old, live, other)]
+    notes = tmp_path / live.folder / "notes.txt"
+    for path in (*left, notes):
+        path.write_bytes(b"half of it")
+    assert await clean_folders(store, NAME) == 2
+    assert [path.exists() for path in (*left, notes)] == [False, False, True, True]
+    assert all((tmp_path / file.path).exists() for file in files)
+    assert await clean_folders(store, NAME) == 0
 
 
 async def test_a_plan_from_before_a_newer_artefact_or_log_is_not_gone_on_with(

@@ -7,6 +7,7 @@ is told in the summary and in the topic's request record, which brokers show as 
 
 import asyncio
 import hashlib
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -33,6 +34,7 @@ from magnetar_spark.jobs.compact.engine import (
     compact_by_spark,
     compact_here,
 )
+from magnetar_spark.jobs.compact.folders import clean_folders
 from magnetar_spark.jobs.compact.pieces import settled
 from magnetar_spark.jobs.compact.plan import Part, behind, part_bytes, parts_of
 from magnetar_spark.jobs.compact.second_pass import Writing
@@ -91,7 +93,8 @@ class _Topic:
         store, summary = self._log.store, self._job.summary
         try:
             retired = await swap.clean_retired(store, self._name, self._job.clock.now_ms())
-            summary.count("leftoversDeleted", retired)
+            unnamed = await clean_folders(store, self._name)
+            summary.count("leftoversDeleted", retired + unnamed)
             said = await choosing.said_of(store, self._name)
             target = self._target(said.store)
             if not (self._wanted or said.requested or said.threshold_bytes > 0):
@@ -176,6 +179,8 @@ class _Topic:
         record = await swap.commit(
             self._log.store, attempt, horizon, found.files, removed=removed, clock=job.clock
         )
+        with suppress(MagnetarError):  # else the next run finds it
+            job.summary.count("leftoversDeleted", await clean_folders(self._log.store, self._name))
         summary = job.summary
         summary.count("topicsCompacted")
         for name, count in (

@@ -1,0 +1,59 @@
+"""Deletes what tasks that were cut short, or ran twice, have left beside an artefact's files.
+
+An executor that is killed in the second pass leaves a file, or a part of one, and Spark has the
+part written again, under another name. Until the attempt is committed all of that is its record's;
+from then on the artefact's record names the files that count. The folder is that attempt's alone,
+and nothing in it can become live any more: what the record does not name is nobody's.
+"""
+
+import asyncio
+import re
+from typing import Final
+
+from magnetar.compaction.deleting import delete_files
+from magnetar.compaction.records import (
+    RetiredFile,
+    attempt_folder,
+    compaction_key,
+    decode_compaction,
+    files_of,
+)
+from magnetar.metadata.store import MetadataStore
+from magnetar.offload.stores import StoreSpec, open_object_store, store_error
+
+LIST_TIMEOUT_S: Final = 90.0
+_OURS: Final = re.compile(r".*/compacted-[0-9a-f]{32}/\d{5}-[0-9a-f]+\.parquet")
+
+
+async def clean_folders(store: MetadataStore, name: str) -> int:
+    """Of the topic's artefact and of those it has replaced; how many files that were.
+
+    Raises ColdStoreUnavailable.
+    """
+    stored = await store.get(compaction_key(name))
+    if stored is None:
+        return 0
+    record = decode_compaction(stored.key, stored.value)
+    files = files_of(record, 0)
+    named = {(file.store, file.path) for file in files}
+    folders = {(file.store, file.path.rpartition("/")[0]) for file in files}
+    folders.add((record.store, attempt_folder(name, record.attempt)))
+    count = 0
+    for spec, folder in sorted(folders, key=str):
+        found = {(spec, path) for path in await _listed(spec, folder)}
+        unnamed = [RetiredFile(spec, path, 0) for _, path in found - named]
+        await delete_files(unnamed)
+        count += len(unnamed)
+    return count
+
+
+async def _listed(spec: StoreSpec, folder: str) -> list[str]:
+    """Files of an attempt's folder, by names that tasks give."""
+    import obstore
+
+    try:
+        async with asyncio.timeout(LIST_TIMEOUT_S):
+            found = await obstore.list(open_object_store(spec), prefix=f"{folder}/").collect_async()
+    except Exception as error:
+        raise store_error(error, f"{spec}/{folder}") from error
+    return [each["path"] for each in found if _OURS.fullmatch(each["path"])]
