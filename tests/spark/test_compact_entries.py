@@ -255,10 +255,13 @@ def test_a_hot_key_is_one_row_and_the_dictionary_is_bounded(
     from magnetar_spark.jobs.compact import first_pass
 
     monkeypatch.setattr(first_pass, "KEYS_MAX", 4)
+    monkeypatch.setattr(first_pass, "KEY_BYTES_MAX", 300)
     hot = log_of([batch([("hot", b"1")] * 50) for _ in range(20)])
     assert [len(found) for found in latest_places(0, placed(hot), Counts())] == [1]
     many = log_of([batch([(str(at), b"1")]) for at in range(10)])
     assert [len(found) for found in latest_places(0, placed(many), Counts())] == [4, 4, 2]
+    long = log_of([batch([(str(at) * 200, b"1")]) for at in range(10)])
+    assert [len(found) for found in latest_places(0, placed(long), Counts())] == [2] * 5
 
 
 def test_an_entry_without_metadata_is_an_error() -> None:

@@ -74,7 +74,11 @@ def latest_places(
         for index, key, alive in keyed:
             latest[OF_KEY + key] = base | index << 1 | alive
             key_bytes += len(key)
-        if len(latest) >= KEYS_MAX or key_bytes >= KEY_BYTES_MAX:
+        full = len(latest) >= KEYS_MAX
+        if key_bytes >= KEY_BYTES_MAX:
+            key_bytes = sum(map(len, latest))  # hot keys were counted each time
+            full = full or key_bytes >= KEY_BYTES_MAX // 2
+        if full:
             yield latest
             latest, key_bytes = {}, 0
     if latest:
