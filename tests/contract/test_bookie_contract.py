@@ -261,6 +261,48 @@ async def test_a_ledgers_end(subject: Subject) -> None:
     assert await bookie.ledger_end(4) == end_of(4, 2, 5, fenced=False)
 
 
+async def test_a_writers_word_raises_what_is_confirmed(subject: Subject) -> None:
+    for ledger_id in (4, 5, 6):
+        await add(subject.bookie, ledger_id, range(5), lac=2)
+    await subject.bookie.note_confirmed([(4, 4), (5, 9), (6, 1), (77, 3)])
+    bookie = await subject.settle()
+    # A crash may lose it. It may be above what is here: others have the rest.
+    kept = subject.kind != "crashed"
+    assert await bookie.ledger_end(4) == end_of(4, 4 if kept else 2, 4, fenced=False)
+    assert await bookie.ledger_end(5) == end_of(5, 9 if kept else 2, 4, fenced=False)
+    assert await bookie.ledger_end(6) == end_of(6, 2, 4, fenced=False)
+    assert await bookie.list_ledgers() == [4, 5, 6]
+    with pytest.raises(NoSuchLedger):
+        await bookie.ledger_end(77)
+    await add(bookie, 4, range(5, 6), lac=3)
+    bookie = await subject.settle()
+    assert await bookie.ledger_end(4) == end_of(4, 4 if kept else 3, 5, fenced=False)
+
+
+async def test_a_writers_word_is_not_taken_behind_a_fence(subject: Subject) -> None:
+    await add(subject.bookie, 4, range(5), lac=2)
+    await add(subject.bookie, 5, range(5), lac=2)
+    await subject.bookie.ledger_end(4, fence=True)
+    await subject.bookie.ledger_end(8, fence=True)
+    await subject.bookie.delete_ledger(5)
+    bookie = await subject.settle()
+    await bookie.note_confirmed([(4, 4), (5, 4), (8, 4)])
+    bookie = await subject.settle()
+    assert await bookie.ledger_end(4) == end_of(4, 2, 4, fenced=True)
+    assert await bookie.ledger_end(8) == LedgerEnd(-1, -1, True, 0)
+    assert await bookie.list_ledgers() == [4, 8]
+
+
+async def test_the_ends_of_many_ledgers_are_taken_at_once(subject: Subject) -> None:
+    """More than one frame has room for."""
+    count = 2100
+    for ledger_id in (0, 1500, count - 1):
+        await add(subject.bookie, ledger_id, range(2), lac=0)
+    await subject.bookie.note_confirmed([(ledger_id, 1) for ledger_id in range(count)])
+    for ledger_id in (0, 1500, count - 1):
+        assert (await subject.bookie.ledger_end(ledger_id)).last_add_confirmed == 1
+
+
 async def test_a_fence_keeps_the_writer_out(subject: Subject) -> None:
     await add(subject.bookie, 4, range(5), lac=3)
     assert await subject.bookie.ledger_end(4, fence=True) == end_of(4, 3, 4, fenced=True)

@@ -109,4 +109,5 @@ def ledger_settings(world: "World") -> LedgerSettings:
         stripe_entries=world.plan.stripe_entries,
         avoid_s=10.0,
         regrow_interval_s=2.0,
+        explicit_lac_interval_s=0.3,
     )

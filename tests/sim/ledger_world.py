@@ -4,7 +4,8 @@ Between a topic and its ledgers stand ownership and leases, which see to it that
 ended under a living writer. Here nothing sees to that, so that the ledger protocol (fencing,
 ensemble change, recovery, close) meets itself as often as possible. What must hold: an entry that
 was confirmed to its writer is in the ledger, whoever ended it; all who ended it agree on its end;
-every entry up to there reads back as it was appended.
+every entry up to there reads back as it was appended. Who reads a ledger that is not ended sees no
+entry that its writer did not see confirmed.
 """
 
 import asyncio
@@ -25,7 +26,9 @@ from tests.sim.world import World
 from magnetar.bookie.api import NoSuchLedger
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.metadata import LedgerState
 from magnetar.ledger.reader import LedgerReader
+from magnetar.ledger.records import read_record
 from magnetar.ledger.writer import LedgerWriter
 
 APPENDS_MAX: Final = 30
@@ -174,7 +177,8 @@ async def ledger_main(node: Node, world: LedgerWorld) -> None:
     client = node.service = await connected(node, world)
     node.ready = True
     tasks = [write_ledgers(node, world, client), write_ledgers(node, world, client)]
-    await asyncio.gather(*tasks, end_ledgers(node, world, client))
+    tasks += [end_ledgers(node, world, client), read_open_ledgers(node, world, client)]
+    await asyncio.gather(*tasks)
 
 
 async def write_ledgers(node: Node, world: LedgerWorld, client: LedgerClient) -> None:
@@ -226,6 +230,32 @@ async def end_ledgers(node: Node, world: LedgerWorld, client: LedgerClient) -> N
         known = sorted(world.logs)
         ledger_id = rng.choice(known[-3:] if rng.random() < 0.8 else known)
         await end_ledger(world, client, ledger_id, node.name)
+
+
+async def read_open_ledgers(node: Node, world: LedgerWorld, client: LedgerClient) -> None:
+    """Reads ledgers that others write or have left, without fencing them."""
+    rng = Random(node.rng.randrange(1 << 30))
+    while not world.healed_at:
+        await asyncio.sleep(rng.expovariate(2.0))
+        if world.logs:
+            ledger_id = rng.choice(sorted(world.logs)[-4:])
+            await read_open_ledger(world, client, ledger_id, node.name)
+
+
+async def read_open_ledger(
+    world: LedgerWorld, client: LedgerClient, ledger_id: int, by: str
+) -> None:
+    """Nothing beyond what is confirmed, unless a recovery has begun: that finds more."""
+    with suppress(*PASSING):
+        reader = await client.open(ledger_id, recover=False)
+        confirmed = world.log(ledger_id).confirmed
+        metadata, _ = await read_record(client._context, ledger_id)
+        if metadata.state is LedgerState.OPEN and reader.last_entry > confirmed:
+            world.history.violated(
+                f"ledger {ledger_id}: {by} may read up to entry {reader.last_entry}, "
+                f"but {confirmed} is confirmed"
+            )
+        await read_whole(world, reader, ledger_id)
 
 
 async def end_ledger(world: LedgerWorld, client: LedgerClient, ledger_id: int, by: str) -> None:

@@ -10,7 +10,7 @@ import pulsar
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In
 from tests.spark.conftest import Log
-from tests.support.cluster_processes import brokers
+from tests.support.cluster_processes import brokers, wait_for
 
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError, PreconditionFailed, TopicNotFound
@@ -59,13 +59,30 @@ def test_an_open_ledger_is_read_to_its_end_and_stays_open(
             producer.send(str(index).encode())
         before = metadata_of(log)
         assert numbers(log.rows(topic)) == list(range(25))
-        # Bookies know of the last entry when the next one comes: without the broker it is not read.
+        # Bookies know of the last entry when the next one comes, or after a pause: without the
+        # broker it may not be read yet.
         assert numbers(log.rows(topic, admin_url=""))[:24] == list(range(24))
         assert metadata_of(log) == before
         last = producer.send(b"25")
         assert numbers(log.rows(topic)) == list(range(26))
     row = log.rows(topic)[-1]
     assert (row["__ledgerId"], row["__entryId"]) == (last.ledger_id(), last.entry_id())
+
+
+def test_an_idle_topic_is_read_to_its_end_without_a_broker(
+    log: Log, client: pulsar.Client, topic: str
+) -> None:
+    """Its writer tells the bookies what is confirmed when it pauses."""
+    with closing(client.create_producer(topic, batching_enabled=False)) as producer:
+        ids = [producer.send(str(index).encode()) for index in range(5)]
+        before = metadata_of(log)
+
+        def read_to_its_end() -> bool:
+            return numbers(log.rows(topic, admin_url="")) == list(range(5))
+
+        wait_for(read_to_its_end, "bookies know that the last message is confirmed")
+        assert metadata_of(log) == before  # nobody ended the ledger
+        assert producer.send(b"5").ledger_id() == ids[-1].ledger_id()
 
 
 def test_no_subscription_is_left(log: Log, client: pulsar.Client, topic: str) -> None:

@@ -163,6 +163,14 @@ class Bookie(Protocol):
         An unknown ledger that is fenced stays fenced, so that a late add cannot slip in.
         """
 
+    async def note_confirmed(self, confirmed: Sequence[tuple[int, int]]) -> None:
+        """Takes writers' word for it: (ledger, last confirmed entry), as adds carry it.
+
+        An idle writer's (explicit LAC). It may be above all that is here; what is known of a
+        ledger is raised by it, never lowered. Ledgers that are not here, deleted or fenced are
+        passed over. Kept in memory and with the next flush: a crash may lose it, no more.
+        """
+
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forgets the ledger durably; its bytes go with the next collections. Idempotent."""
 

@@ -117,6 +117,12 @@ class MemoryBookie:
         length = sum(map(len, ledger.entries.values()))
         return LedgerEnd(ledger.last_add_confirmed, last_entry, ledger.fenced, length)
 
+    async def note_confirmed(self, confirmed: Sequence[tuple[int, int]]) -> None:
+        for ledger_id, entry_id in confirmed:
+            ledger = self._ledgers.get(ledger_id)
+            if ledger is not None and not ledger.fenced:
+                ledger.last_add_confirmed = max(ledger.last_add_confirmed, entry_id)
+
     async def delete_ledger(self, ledger_id: int) -> None:
         if self._ledgers.pop(ledger_id, None) is not None:
             self._deleted.add(ledger_id)

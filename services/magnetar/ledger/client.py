@@ -191,6 +191,7 @@ class LedgerClient:
         self._context.bookies.remove_listener(self._bookie_lost)
         if self._growing is not None:
             self._growing.cancel()
+        self._context.explicit_lac.close()
         await self._context.tasks.stop()
 
     # -- what the writers are told

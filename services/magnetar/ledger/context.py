@@ -9,6 +9,7 @@ from magnetar.bookie.api import BookieError, BookieIdentity
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.bookies import BookieSet
+from magnetar.ledger.explicit_lac import ExplicitLac
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.metadata.store import MetadataStore
 
@@ -41,6 +42,7 @@ class LedgerContext:
         self.rng = rng
         self.tasks = TaskSet("ledger")
         self.health = ReadHealth(bookies, clock)
+        self.explicit_lac = ExplicitLac(bookies, settings, self.tasks)
         self.late_bytes = 0
         self._gate: asyncio.Semaphore | None = None
 

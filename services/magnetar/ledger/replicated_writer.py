@@ -198,6 +198,8 @@ class ReplicatedWriter(LedgerWriter):
             self.pending = NO_PIECES
         if self.late:
             self.release()
+        if not self.lac_watched:
+            self._context.explicit_lac.watch(self)
         if self.last_add_confirmed >= self._count_at and self._error is None:
             self._change.start()
         if self._drained is not None:

@@ -48,6 +48,9 @@ class LedgerSettings:
     """A bookie that failed a writer is not taken by it again before."""
     regrow_interval_s: float = 5.0
     """How often open ledgers with too few copies look whether a bookie has come."""
+    explicit_lac_interval_s: float = 1.0
+    """How often writers are looked at that may be idle. One that confirmed nothing between two
+    looks tells its bookies how far it is confirmed; those who read an open ledger go by that."""
     changes_at_once_max: int = 32
     """Ensemble changes of idle ledgers under way together."""
     count_entries: int = 20_000
@@ -76,6 +79,7 @@ class LedgerSettings:
             "metadata_timeout_s",
             "avoid_s",
             "regrow_interval_s",
+            "explicit_lac_interval_s",
         ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")

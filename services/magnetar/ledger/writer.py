@@ -55,6 +55,7 @@ class LedgerWriter(ABC):
         "_next_entry",
         "_reader",
         "_revision",
+        "lac_watched",
         "last_add_confirmed",
         "ledger_id",
         "length_bytes",
@@ -65,6 +66,8 @@ class LedgerWriter(ABC):
         self.metadata = metadata
         self.ledger_id = metadata.ledger_id
         self.last_add_confirmed = NO_ENTRY
+        self.lac_watched = False
+        """Whether `ExplicitLac` looks at it: as it is told when more was confirmed, once."""
         self.length_bytes = 0
         self._revision = revision
         self._context = context
@@ -89,6 +92,11 @@ class LedgerWriter(ABC):
     def error(self) -> MagnetarError | None:
         """Why nothing more can be appended, once that is so."""
         return self._error
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all that was appended is confirmed, and every bookie has what it shall have."""
+        return self._error is None and self._settled()
 
     @property
     def left_open(self) -> bool:
@@ -283,6 +291,8 @@ class SingleWriter(LedgerWriter):
         self.last_add_confirmed = last
         self.length_bytes += size
         on_appended(first, None)
+        if not self.lac_watched:
+            self._context.explicit_lac.watch(self)
         if self._drained is not None and not self._pending:
             self._wake_closer()
 

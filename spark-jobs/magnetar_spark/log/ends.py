@@ -1,8 +1,9 @@
 """Where a ledger ends now, asked of its bookies without fencing it.
 
-They know what is confirmed from the writer's next add, so of a ledger that nobody writes to at the
-moment the last group of entries is there, and not known to be confirmed. With an admin URL, and
-only where there is such a group, the broker that writes the ledger is asked (`internalStats`).
+They know what is confirmed from the writer's next add, or from the writer itself once it has paused
+for a second or two (`ledger.explicit_lac`). Until then the last group of entries is there, and not
+known to be confirmed. With an admin URL, and only where there is such a group, the broker that
+writes the ledger is asked (`internalStats`).
 """
 
 import asyncio

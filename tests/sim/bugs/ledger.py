@@ -19,9 +19,11 @@ from magnetar.bookie.net.client import RemoteBookie
 from magnetar.ledger import recovery
 from magnetar.ledger.asking import ask_end, ask_entries
 from magnetar.ledger.ensemble_change import EnsembleChange
+from magnetar.ledger.explicit_lac import ExplicitLac
 from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.ledger.replicas import Replica
 from magnetar.ledger.replicated_writer import ReplicatedWriter
+from magnetar.ledger.writer import LedgerWriter
 
 
 def recovery_reads_do_not_fence() -> None:
@@ -31,6 +33,16 @@ def recovery_reads_do_not_fence() -> None:
         return await read(self, *args, bytes_max=bytes_max)
 
     plant(RemoteBookie, "read_entries", unfenced)
+
+
+def tells_what_was_sent() -> None:
+    tell = ExplicitLac._tell
+
+    async def too_much(self: ExplicitLac, due: Any) -> None:
+        await tell(self, [(writer, writer.next_entry - 1) for writer, _ in due])
+
+    plant(ExplicitLac, "_tell", too_much)
+    plant(LedgerWriter, "at_rest", property(lambda self: self.error is None))
 
 
 def as_few_as_it_takes() -> None:
@@ -264,6 +276,14 @@ BUGS: Final = (
             bookies(5),
             faults("stalls", "kill bookie", "pause bookie", count=12, for_s=4.0),
         ),
+    ),
+    Bug(
+        "explicit LAC of what was sent",
+        "A writer that waits tells its bookies of entries that are on their way as if they were "
+        "confirmed: others read them, and the ledger may end before them.",
+        tells_what_was_sent,
+        6,
+        together(ledgers(), ROUGH),
     ),
     Bug(
         "a bookie counts twice",

@@ -9,8 +9,8 @@ from magnetar.bookie.packed import forget, packed
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bookie_net" / "frames-v1.txt"
 KINDS = (
-    *range(protocol.HELLO, protocol.INFO + 1),
-    *range(protocol.WELCOME, protocol.STATE + 1),
+    *range(protocol.HELLO, protocol.CONFIRM + 1),
+    *range(protocol.WELCOME, protocol.CONFIRMED + 1),
     protocol.FAILED,
     protocol.ADD_FAILED,
     protocol.CLOSING,
@@ -32,6 +32,7 @@ def frames() -> dict[str, bytes]:
         "list": small(protocol.LIST, 0, 5, messages.encode_list(-1, 100)),
         "ping": small(protocol.PING, 0, 6),
         "info": small(protocol.INFO, 0, 7),
+        "confirm": small(protocol.CONFIRM, 0, 8, messages.encode_confirm([(7, 9), (8, 0)])),
         "welcome": small(
             protocol.WELCOME, 0, 0, messages.encode_welcome(messages.Welcome(WHO, 1 << 26, "c"))
         ),
@@ -44,6 +45,7 @@ def frames() -> dict[str, bytes]:
         "state": small(
             protocol.STATE, 0, 7, messages.encode_state(messages.State(10, 5, 1, "full"))
         ),
+        "confirmed": small(protocol.CONFIRMED, 0, 8),
         "failed": small(protocol.FAILED, 0, 8, failure),
         "add_failed": small(protocol.ADD_FAILED, 0, 4, failure),
         "closing": small(protocol.CLOSING, 0, 0, failure),

@@ -106,6 +106,7 @@ def small(draw: st.DrawFn) -> tuple[bytes, AnyFrame]:
                 (protocol.LEDGER_END, messages.encode_ledger(-7)),
                 (protocol.PING, b""),
                 (protocol.LIST, messages.encode_list(-1, 10)),
+                (protocol.CONFIRM, messages.encode_confirm([(1, 2), (3, 4)])),
                 (protocol.CLOSING, messages.encode_failure(messages.Failure(1, "so"))),
                 (0x3E, b"of another version"),
             ]
@@ -314,6 +315,7 @@ def test_payloads_of_garbage_are_refused_or_understood(garbage: bytes) -> None:
         messages.decode_state,
         messages.decode_failure,
         messages.decode_end,
+        messages.decode_confirm,
     ):
         with suppress(FrameError):
             decode(garbage)

@@ -147,6 +147,8 @@ class Link:
         self.slow_s = 0.0
         self.lose_ratio = 0.0
         self.fail_adds = 0
+        self.told: list[tuple[int, int]] = []
+        """Ledgers' ends that came this way without an add."""
         self._rng = rng
         self._free_at = 0.0
         self._epoch = 0
@@ -254,6 +256,12 @@ class Link:
         end = await self.disk.ledger_end(ledger_id, fence=fence)
         await self._back()
         return end
+
+    async def note_confirmed(self, confirmed: Sequence[tuple[int, int]]) -> None:
+        await self._travel()
+        self.told += confirmed
+        await self.disk.note_confirmed(confirmed)
+        await self._back()
 
     async def prove_entries(
         self, ledger_id: int, first: int, last: int, *, count_max: int

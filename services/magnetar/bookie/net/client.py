@@ -169,6 +169,13 @@ class RemoteBookie:
         payload = messages.encode_ledger(ledger_id)
         return await self._told(protocol.LEDGER_END, payload, messages.decode_end, fence=fence)
 
+    async def note_confirmed(self, confirmed: Sequence[tuple[int, int]]) -> None:
+        """See `Bookie.note_confirmed`. Told page by page."""
+        step = protocol.CONFIRMED_PER_REQUEST_MAX
+        for start in range(0, len(confirmed), step):
+            page = confirmed[start : start + step]
+            await self._told(protocol.CONFIRM, messages.encode_confirm(page), bool)
+
     async def delete_ledger(self, ledger_id: int) -> None:
         """See `Bookie.delete_ledger`."""
         await self._told(protocol.DELETE, messages.encode_ledger(ledger_id), bool)

@@ -50,6 +50,7 @@ _PROOFS: Final = Struct("<qI")
 _PROOF: Final = Struct("<qB3xII")
 _LEDGERS: Final = Struct("<BI")
 _STATE: Final = Struct("<QQQ")
+_CONFIRM: Final = Struct("<I")
 _FAILED: Final = Struct("<HHq")
 _U16: Final = Struct("<H")
 
@@ -242,6 +243,20 @@ def decode_ledgers(payload: bytes) -> tuple[Sequence[int], bool]:
     if len(payload) != _LEDGERS.size + 8 * count or more > 1 or (more and not count):
         raise FrameError(f"{len(payload)} bytes are no page of {count} ledgers")
     return unpack_from(f"<{count}q", payload, _LEDGERS.size), bool(more)
+
+
+def encode_confirm(confirmed: Sequence[tuple[int, int]]) -> bytes:
+    """Of CONFIRM: ledgers, and the last confirmed entry of each."""
+    numbers = [number for pair in confirmed for number in pair]
+    return _CONFIRM.pack(len(confirmed)) + Struct(f"<{len(numbers)}q").pack(*numbers)
+
+
+def decode_confirm(payload: bytes) -> list[tuple[int, int]]:
+    (count,) = _unpack(_CONFIRM, payload)
+    if len(payload) != _CONFIRM.size + 16 * count:
+        raise FrameError(f"{len(payload)} bytes are not {count} ledgers with an entry each")
+    numbers = unpack_from(f"<{2 * count}q", payload, _CONFIRM.size)
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def encode_state(state: State) -> bytes:

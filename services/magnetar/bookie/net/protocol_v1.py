@@ -46,6 +46,7 @@ DELETE: Final = 6
 LIST: Final = 7
 PING: Final = 8
 INFO: Final = 9
+CONFIRM: Final = 10
 # Answers: a request's kind with this bit, or one of the last three.
 ANSWER: Final = 0x40
 WELCOME: Final = HELLO | ANSWER
@@ -57,6 +58,7 @@ DELETED: Final = DELETE | ANSWER
 LEDGERS: Final = LIST | ANSWER
 PONG: Final = PING | ANSWER
 STATE: Final = INFO | ANSWER
+CONFIRMED: Final = CONFIRM | ANSWER
 FAILED: Final = 0x60
 ADD_FAILED: Final = 0x61
 CLOSING: Final = 0x62
@@ -69,6 +71,9 @@ FLAG_READ_ONLY: Final = 0x80
 
 LEDGERS_PER_PAGE_MAX: Final = 65_536
 PROOFS_MAX: Final = 65_536
+CONFIRMED_PER_REQUEST_MAX: Final = 1024
+"""Ledgers of one CONFIRM: a bookie of an older release takes no larger frame it does not know."""
+
 TEXT_BYTES_MAX: Final = 4096
 TEXTS_BYTES_MAX: Final = 4 * (TEXT_BYTES_MAX + 2)
 TABLE_BYTES_MAX: Final = 12 * ENTRIES_PER_GROUP_MAX
@@ -101,6 +106,7 @@ _SIZES: Final[dict[int, tuple[int, int, int]]] = {
     LIST: (12, 12, 0),
     PING: (0, 0, 0),
     INFO: (0, 0, 0),
+    CONFIRM: (20, 4 + 16 * CONFIRMED_PER_REQUEST_MAX, 0),
     WELCOME: (30, 24 + TEXTS_BYTES_MAX, 0),
     ADDED: (4, 4, 0),
     ENTRIES: (16, PAYLOAD_BYTES_MAX, BODY_BYTES_MAX),
@@ -110,6 +116,7 @@ _SIZES: Final[dict[int, tuple[int, int, int]]] = {
     LEDGERS: (5, 5 + 8 * LEDGERS_PER_PAGE_MAX, 0),
     PONG: (0, 0, 0),
     STATE: (26, 24 + TEXTS_BYTES_MAX, 0),
+    CONFIRMED: (0, 0, 0),
     FAILED: (16, 12 + TEXTS_BYTES_MAX, 0),
     ADD_FAILED: (16, 12 + TEXTS_BYTES_MAX, 0),
     CLOSING: (16, 12 + TEXTS_BYTES_MAX, 0),

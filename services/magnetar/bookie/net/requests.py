@@ -35,7 +35,14 @@ PROVE_TIME_S: Final = 1.0
 """A request to prove is answered after that with what was proven so far."""
 
 _KINDS: Final = frozenset(
-    (protocol.READ, protocol.LEDGER_END, protocol.PROVE, protocol.DELETE, protocol.LIST)
+    (
+        protocol.READ,
+        protocol.LEDGER_END,
+        protocol.PROVE,
+        protocol.DELETE,
+        protocol.LIST,
+        protocol.CONFIRM,
+    )
 )
 
 
@@ -132,6 +139,9 @@ class Requests:
         elif kind == protocol.DELETE:
             await bookie.delete_ledger(messages.decode_ledger(payload))
             connection.answer(protocol.DELETED, frame.id)
+        elif kind == protocol.CONFIRM:
+            await bookie.note_confirmed(messages.decode_confirm(payload))
+            connection.answer(protocol.CONFIRMED, frame.id)
         else:
             page = await self._list(*messages.decode_list(payload))
             connection.answer(protocol.LEDGERS, frame.id, page)

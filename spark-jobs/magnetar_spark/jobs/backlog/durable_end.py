@@ -1,10 +1,11 @@
 """Where a ledger that may still grow ends, and its length, without fencing it.
 
-Bookies know what is confirmed from the writer's next add, so of a ledger at rest the last group is
-there and not known to be confirmed. An entry that `ack_quorum` bookies of its write set have on
-disk is what the writer gave, or is about to give, its receipt for, and what any recovery would
-keep. So the ledger ends where that is no longer true; when nothing moves this is exactly where its
-writer's last receipt is.
+Bookies know what is confirmed from the writer's next add, or from the writer itself once it has
+paused for a second or two (`ledger.explicit_lac`): of a ledger at rest nothing else is asked. Where
+there are entries behind that, one that `ack_quorum` bookies of its write set have on disk is what
+the writer gave, or is about to give, its receipt for, and what any recovery would keep. So the
+ledger ends where that is no longer true; when nothing moves this is exactly where its writer's last
+receipt is.
 
 The length is known where one bookie holds every entry (it tells), else from what the record has
 counted and proofs of the rest, for which bookies read their disks: up to PROVED_BYTES_MAX by a
