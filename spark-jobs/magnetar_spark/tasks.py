@@ -1,15 +1,9 @@
-"""What a task does: reads its ranges, decodes them, yields Arrow batches in the wanted columns.
+"""What a task does: reads its ranges, decodes them, yields Arrow batches in the wanted columns."""
 
-Spark's Python workers collect garbage in full after each task, which costs 20 to 50 ms for what is
-imported alone. So the first task of a worker takes what is there then out of the collector's sight.
-"""
-
-import gc
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import partial
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -20,6 +14,7 @@ from magnetar_spark.log.reading import EntryReader
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.planner import LogPartition
 from magnetar_spark.values import Values
+from magnetar_spark.worker import keep_imports
 
 TIME_ZONE = "UTC"
 """In which Spark wants what its workers send, whatever the session shows."""
@@ -29,8 +24,7 @@ def record_batches(
     settings: LogSettings, partition: LogPartition, schema: StructType, values: Values
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task."""
-    if TaskContext.get() is not None:  # else this is no process of Spark's
-        _imports_are_kept()
+    keep_imports()
     arrow_schema = to_arrow_schema(schema, timezone=TIME_ZONE)
     with EntryReader(settings, partition.bookies) as reader:
         for planned in partition.ranges:
@@ -43,9 +37,3 @@ def record_batches(
                 yield rows.take()
             if rows.count:
                 yield rows.take()
-
-
-@cache
-def _imports_are_kept() -> None:
-    """Once in a process: see the module's text."""
-    gc.freeze()

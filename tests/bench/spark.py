@@ -13,6 +13,7 @@ these rows from memory, as often as needed: what Spark itself takes for rows fro
 """
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -109,7 +110,25 @@ def quiet_client(cluster: LocalCluster) -> pulsar.Client:
     return pulsar.Client(cluster.service_url, logger=logger)
 
 
-def consume(cluster: LocalCluster, count: int, subscription: str = "bench") -> None:
+def every_field(message: pulsar.Message) -> tuple[object, ...]:
+    """What the source has in its columns."""
+    return (
+        message.data(),
+        message.partition_key(),
+        message.topic_name(),
+        message.message_id().serialize(),
+        message.publish_timestamp(),
+        message.event_timestamp(),
+        message.properties(),
+    )
+
+
+def consume(
+    cluster: LocalCluster,
+    count: int,
+    subscription: str = "bench",
+    use: Callable[[pulsar.Message], object] = pulsar.Message.data,
+) -> None:
     with (
         closing(quiet_client(cluster)) as client,
         closing(
@@ -122,7 +141,7 @@ def consume(cluster: LocalCluster, count: int, subscription: str = "bench") -> N
         ) as consumer,
     ):
         for _ in range(count):
-            consumer.receive(30_000).data()
+            use(consumer.receive(30_000))
 
 
 class Repeated(DataSource):
@@ -242,7 +261,7 @@ def source(spark: SparkSession, cluster: LocalCluster, schema: str = "") -> Data
 def compared(spark: SparkSession, cluster: LocalCluster, count: int, rounds: int) -> list[Measure]:
     whole, value = source(spark, cluster), source(spark, cluster, "value binary")
     assert value.count() == count
-    names = (f"bench-{number}" for number in range(rounds + 1))
+    names = (f"bench-{number}" for number in itertools.count())
     with tempfile.TemporaryDirectory() as directory:
         whole.write.parquet(f"{directory}/rows")
         plain = spark.read.parquet(f"{directory}/rows")
@@ -251,7 +270,11 @@ def compared(spark: SparkSession, cluster: LocalCluster, count: int, rounds: int
             for part in ("all", "value")
         }
         measures = [
-            Measure("official consumer", lambda: consume(cluster, count, next(names))),
+            Measure("official consumer, value", lambda: consume(cluster, count, next(names))),
+            Measure(
+                "official consumer, all fields",
+                lambda: consume(cluster, count, next(names), every_field),
+            ),
             Measure("bookies to Arrow, all columns", lambda: without_spark(cluster, "")),
             Measure("bookies to Arrow, value", lambda: without_spark(cluster, "value")),
             Measure("source, all columns", lambda: drain(whole)),
