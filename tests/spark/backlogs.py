@@ -11,6 +11,7 @@ from tests.support.cluster_processes import brokers, wait_for
 
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.offload.cold_files import ColdFiles
 from magnetar_spark.jobs.backlog.policies import Keeping
 from magnetar_spark.jobs.backlog.topic_state import TopicState, topic_state
 from magnetar_spark.log.access import opened_log
@@ -191,7 +192,11 @@ class World:
 
     async def _state(self, topic: TopicName) -> TopicState:
         async with opened_log(LogSettings(self.cluster.metadata_url)) as log:
-            found = await topic_state(log.context, topic, Keeping())
+            cold = ColdFiles()
+            try:
+                found = await topic_state(log.context, topic, Keeping(), cold)
+            finally:
+                await cold.close()
             assert found is not None
             return found
 

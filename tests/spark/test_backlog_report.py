@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar_spark.jobs.backlog import metrics, report
-from magnetar_spark.jobs.backlog.attention import Severity, findings
+from magnetar_spark.jobs.backlog.attention import Severity, expiring, findings
 from magnetar_spark.jobs.backlog.charts import nice_ceiling, shortened
+from magnetar_spark.jobs.backlog.published import published
 from magnetar_spark.jobs.backlog.shown import bytes_text, count_text, duration_text
 from magnetar_spark.jobs.backlog.tables import SCHEMAS, TABLES, Rows, described, table
 
@@ -28,7 +29,12 @@ def blank(name: str, **given: Any) -> dict[str, Any]:
 
 def topic(name: str = TOPIC, **given: Any) -> dict[str, Any]:
     numbers = {"entries": 10, "bytes": 100, "bytes_on_bookies": 200, "bytes_cold": 0}
-    scanned = {"scanned_entries": 10, "scanned_messages": 10, "scanned_bytes": 100}
+    scanned = {
+        "sampled": False,
+        "scanned_entries": 10,
+        "scanned_messages": 10,
+        "scanned_bytes": 100,
+    }
     about = {"topic": name, "parent": name, "partition": -1, "namespace": "acme/shop", "ttl_s": 0}
     return blank("topics", **{**numbers, **scanned, **about, **given})
 
@@ -99,7 +105,8 @@ def test_findings_are_in_order_of_weight() -> None:
     rows["subscriptions"] = [
         subscription("slow", entries=5, trend="growing", growth_per_s=1.0, published_per_s=3.0,
                      consumed_per_s=2.0),
-        subscription("dead", entries=9, trend="stalled", since_s=60.0, age_s=7200.0, consumers=0),
+        subscription("dead", entries=9, trend="stalled", since_s=60.0, age_s=7200.0, consumers=0,
+                     expires_in_s=-7100.0),
         subscription("new", entries=99, trend="stalled", since_s=60.0, age_s=10.0),
         subscription("lost", entries=None, messages=None, bytes=None, error="its ledger is gone"),
         subscription("fine", entries=0, trend="empty"),
@@ -113,6 +120,57 @@ def test_findings_are_in_order_of_weight() -> None:
         ("new", "stalled"),
     ]
     assert [each.severity for each in found[-2:]] == [Severity.CRITICAL, Severity.WARNING]
+
+
+def test_what_will_outlive_its_ttl() -> None:
+    """The oldest is about to, or what comes now waits longer than that."""
+    row = subscription("s", entries=900, age_s=10.0, expires_in_s=990.0, consumed_per_s=1.0)
+    assert not expiring(row, 0), "there is no TTL"
+    assert not expiring(row, 1000)
+    assert "is read in 30 min at this rate; the TTL is 16 min" in expiring(
+        {**row, "entries": 1800}, 1000
+    )
+    assert "15 min old" in expiring({**row, "age_s": 900.0, "expires_in_s": 100.0}, 1000)
+    assert not expiring({**row, "entries": 0, "expires_in_s": None}, 1000)
+    rows = nothing()
+    rows["topics"] = [topic(ttl_s=1000)]
+    late = {**row, "entries": 1800, "trend": "growing", "holds_bytes": 7}
+    rows["subscriptions"] = [late, {**row, "trend": "stalled", "holds_bytes": 5}]
+    record = published("acme/shop", rows, [], NOW_MS)
+    assert (record.expiring, record.held_bytes, record.stalled) == (1, 5, 1)
+
+
+def test_estimates_say_that_they_are() -> None:
+    """In the report with a sign, in metrics as series of their own, and in no sum that hides it."""
+    rows = nothing()
+    rows["topics"] = [topic(sampled=True)]
+    given: dict[str, Any] = {"entries": 1000, "bytes": 10_000}
+    rows["subscriptions"] = [
+        subscription("counted", **given, messages=7000),
+        subscription("guessed", **given, messages=7123, messages_exact=False),
+        subscription("unread", **given, messages=None, messages_exact=False, bytes_exact=False),
+    ]
+    lines = metrics.text(rows, NOW_MS).splitlines()
+    for name, messages, exact in (("counted", 7000, 1), ("guessed", 7123, 0)):
+        labels = f'{{namespace="acme/shop",topic="{TOPIC}",subscription="{name}"}}'
+        assert f"magnetar_backlog_messages{labels} {messages}" in lines
+        assert f"magnetar_backlog_messages_exact{labels} {exact}" in lines
+    assert not [line for line in lines if "unread" in line and "_messages" in line]
+    assert f'magnetar_backlog_topic_sampled{{namespace="acme/shop",topic="{TOPIC}"}} 1' in lines
+    guessed = f'{{namespace="acme/shop",topic="{TOPIC}",subscription="unread"}}'
+    assert f"magnetar_backlog_bytes_exact{guessed} 0" in lines
+    cells = ["".join(cell.itertext()) for cell in page(rows).iter("td")]
+    assert {"7,000", "≈ 7,123", "≈ 9.8 KiB"} <= set(cells)
+    assert "7,123" not in cells
+    tiles = {
+        "".join(each.itertext()) for each in page(rows).iter("div") if each.get("class") == "tile"
+    }
+    assert any(each.startswith("?") and "messages unread" in each for each in tiles)
+    del rows["subscriptions"][2]
+    tiles = {
+        "".join(each.itertext()) for each in page(rows).iter("div") if each.get("class") == "tile"
+    }
+    assert "≈ 14,123messages unread" in tiles
 
 
 def test_what_is_not_known_is_no_metric() -> None:

@@ -6,6 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.compaction.records import (
+    CompactedFile,
+    CompactionRecord,
+    CompactionRequest,
+    RequestState,
+    compaction_key,
+    encode,
+    request_key,
+)
+from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.hashing import sticky_key_hash
 from magnetar.core.ids import EARLIEST, Position
@@ -13,6 +23,8 @@ from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
 from magnetar.managed_ledger.trimming import trimmable
+from magnetar.metadata.memory import MemoryStore
+from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.backlog.causes import Cause, Mark, held_by_cause, slowest
 from magnetar_spark.jobs.backlog.flows import FlowKind, kind_of, merged, subscription_of
 from magnetar_spark.jobs.backlog.growth import Before, Trend, appended_since, progress
@@ -25,6 +37,7 @@ from magnetar_spark.jobs.backlog.policies import (
     parse_retention,
     parse_time_ms,
 )
+from magnetar_spark.jobs.backlog.trim_limits import Compacted, compacted
 from magnetar_spark.jobs.backlog.what_if import NOW, Scenario, freed, parse_scenarios
 
 NOW_MS = 1_000_000
@@ -55,6 +68,51 @@ def states(draw: st.DrawFn) -> tuple[LedgerIndex, AckState]:
 
 limits = st.sampled_from([-1, 0, 1, 40, 100, 500_000, NOW_MS])
 retentions = st.builds(Retention, limits, limits)
+
+
+@settings(deadline=None)
+@given(indexes(), st.data(), retentions)
+def test_what_is_not_compacted_yet_is_kept_by_that_alone(
+    index: LedgerIndex, data: st.DataObject, retention: Retention
+) -> None:
+    """As brokers trim: as far as everybody has consumed, and not behind the horizon."""
+    ranks = [data.draw(st.integers(0, index.rank_end)) for _ in range(2)]
+    mark, horizon = (index.position_at(each) if each else EARLIEST for each in ranks)
+    marks = [Mark("s", mark)]
+    before = held_by_cause(index, marks, retention, NOW_MS, {})
+    limited = held_by_cause(index, marks, retention, NOW_MS, {}, horizon)
+    going = trimmable(index, min(ranks), retention, NOW_MS)
+    assert [each.ledger_id for each in limited if each.cause is Cause.UNTRIMMED] == [
+        info.ledger_id for info in going
+    ]
+    for one, other in zip(before, limited, strict=True):
+        kept = one.cause is Cause.UNTRIMMED and other.cause is not Cause.UNTRIMMED
+        assert (other.cause is Cause.COMPACTION) == kept
+        assert kept or one == other
+
+
+async def test_compaction_is_on_where_something_says_so() -> None:
+    """Of the same name, a log of another time, or a request that is done, say nothing."""
+    store = MemoryStore(SystemClock())
+    name = "t/n/persistent/x"
+    assert await compacted(store, name, 7, 0) == Compacted(None)
+    assert await compacted(store, name, 7, 100) == Compacted(EARLIEST)
+    for request, on in (
+        (CompactionRequest(1), True),
+        (CompactionRequest(1, RequestState.RUNNING, job="dead"), False),
+        (CompactionRequest(1, RequestState.SUCCESS, job="done", finished_ms=2), False),
+    ):
+        await store.put(request_key(name), encode(request))
+        assert (await compacted(store, name, 7, 0)).limit == (EARLIEST if on else None)
+    files = tuple(
+        CompactedFile(f"{n}", 10, 0, Position(n, 0), Position(n, 5), 5, 5, 50) for n in range(2)
+    )
+    spec = StoreSpec("filesystem", "somewhere")
+    record = CompactionRecord(Position(2, 3), 7, "a", spec, 1, files)
+    await store.put(compaction_key(name), encode(record))
+    assert await compacted(store, name, 7, 0) == Compacted(Position(2, 3), 20)
+    assert await compacted(store, name, 8, 0) == Compacted(None)
+    await store.close()
 
 
 @settings(deadline=None)
@@ -242,6 +300,7 @@ def test_policies_topic_over_namespace_over_brokers() -> None:
     assert effective(default, namespace, {}) == of_namespace
     topic = {"version": 1, "local": {"retention": small}, "global": {"message_ttl": 7}}
     assert effective(default, namespace, topic) == Keeping(Retention(10 * MIB, -1), 7)
+    assert effective(default, {"compaction_threshold": 9}, {}).compaction_bytes == 9
     for strange in ({"retention_policies": {"retentionTimeInMinutes": "x"}}, None):
         assert effective(default, strange, {}).retention == KEEPS_ALL
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from magnetar_spark.jobs.backlog.partials import (
     KeySums,
 )
 from magnetar_spark.jobs.backlog.scan import RangeScan
-from magnetar_spark.jobs.backlog.scan_plan import ScanRange, View
+from magnetar_spark.jobs.backlog.scan_plan import RUN_BYTES, RUNS_WANTED, ScanRange, View, sampled
 from magnetar_spark.log.planning import Range
 
 FIRST = 3
@@ -133,3 +134,46 @@ def _by_key(rows: list[dict[str, Any]], kind: int) -> Counter[bytes | None]:
         if row["kind"] == kind:
             found[row["key"]] += row["messages"]
     return found
+
+
+@st.composite
+def backlogs(draw: st.DrawFn) -> list[Range]:
+    """Ranges of ledgers, of entries of any size."""
+    counts = draw(st.lists(st.integers(1, 2_000), min_size=1, max_size=8))
+    sizes = [draw(st.integers(1, 300_000)) for _ in counts]
+    return [
+        Range("persistent://a/b/c", -1, LedgerMetadata(n, (), 1), 5, 4 + count, count * size)
+        for n, (count, size) in enumerate(zip(counts, sizes, strict=True))
+    ]
+
+
+@settings(deadline=None)
+@given(backlogs(), st.integers(1, 64 << 20))
+def test_a_sample_is_spread_evenly_and_within_its_bound(
+    ranges: list[Range], bytes_max: int
+) -> None:
+    whole = sum(each.size_bytes for each in ranges)
+    bytes_max = min(bytes_max, whole)
+    runs = sampled(ranges, bytes_max)
+    assert sum(each.size_bytes for each in runs) <= bytes_max
+    places = [(each.ledger_id, e) for each in runs for e in range(each.first, each.last + 1)]
+    assert places == sorted(set(places)), "in order, and nothing is counted twice"
+    for run in runs:
+        of = ranges[run.ledger_id]
+        assert of.first <= run.first <= run.last <= of.last
+    largest = max(each.size_bytes // (each.last - each.first + 1) for each in ranges)
+    if bytes_max < 4 * largest:
+        return
+    assert (runs[0].ledger_id, runs[0].first) == (0, 5), "the oldest"
+    assert (runs[-1].ledger_id, runs[-1].last) == (len(ranges) - 1, ranges[-1].last), "the newest"
+    run_bytes = max(min(RUN_BYTES, bytes_max // RUNS_WANTED), largest)
+    starts = [_bytes_before(ranges, run) for run in runs]
+    apart = [after - one for one, after in pairwise(starts)]
+    assert max(apart, default=0) <= whole / (bytes_max // run_bytes - 1) + 2 * run_bytes
+
+
+def _bytes_before(ranges: list[Range], run: Range) -> int:
+    of = ranges[run.ledger_id]
+    entry_bytes = of.size_bytes // (of.last - of.first + 1)
+    older = sum(each.size_bytes for each in ranges[: run.ledger_id])
+    return older + (run.first - of.first) * entry_bytes

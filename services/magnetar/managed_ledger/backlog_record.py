@@ -57,6 +57,10 @@ class BacklogRecord(msgspec.Struct, frozen=True, rename="camel"):
     growing: int | None = None
     stalled: int | None = None
     unreadable: int | None = None
+    expiring: int | None = None
+    """Messages of these will outlive the TTL unread, or do."""
+    held_bytes: int | None = None
+    """On bookies, kept for subscriptions of which nothing was consumed since the run before."""
     unknown: int | None = None
     """Of those behind: where their backlog goes is not known, as in a first run."""
     backlog_entries: int = 0

@@ -7,7 +7,14 @@ import io
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from magnetar.offload.file_layout import CRC, DATA, ENTRY_ID, LEDGER_ID, GroupIndex
+from magnetar.offload.file_layout import (
+    CRC,
+    DATA,
+    ENTRY_ID,
+    LEDGER_ID,
+    PUBLISH_TIME,
+    GroupIndex,
+)
 from magnetar.wire.checksum import crc32c
 
 PARQUET_MAGIC: Final = b"PAR1"
@@ -56,6 +63,37 @@ def decode(
             if crc32c(entry) != crc:
                 raise BadEntry(f"entry {ledger_id}:{entry_id} does not match its checksum")
     return entries
+
+
+def times_range(footer: Any, number: int) -> tuple[int, int]:
+    """Where the bytes of a group's publish times are."""
+    group = footer.row_group(number)
+    names = (group.column(each) for each in range(group.num_columns))
+    chunk = next(each for each in names if each.path_in_schema == PUBLISH_TIME)
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page:
+        start = min(start, chunk.dictionary_page_offset)
+    return start, start + chunk.total_compressed_size
+
+
+def publish_times(
+    footer: Any, number: int, data: bytes, start: int, file_bytes: int
+) -> list[int | None]:
+    """The column's values, in ms since 1970, from the bytes of `times_range`; raises what Arrow
+    does."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(
+        Sparse(data, start, file_bytes),
+        metadata=footer,
+        memory_map=False,
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
+    column = file.read_row_group(number, columns=[PUBLISH_TIME], use_threads=False)
+    times: list[int | None] = column.column(PUBLISH_TIME).cast(pa.int64()).to_pylist()
+    return times
 
 
 def _numbers(column: Any) -> Iterable[int]:

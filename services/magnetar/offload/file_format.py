@@ -13,6 +13,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import google_crc32c
@@ -21,7 +22,14 @@ import msgspec
 from magnetar.bookie.api import StoredEntry
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.offload.errors import ColdFileCorrupt, ColdStoreUnavailable
-from magnetar.offload.file_decode import PARQUET_MAGIC, BadEntry, decode, read_footer
+from magnetar.offload.file_decode import (
+    PARQUET_MAGIC,
+    BadEntry,
+    decode,
+    publish_times,
+    read_footer,
+    times_range,
+)
 from magnetar.offload.file_decode import ColdEntry as ColdEntry
 from magnetar.offload.file_layout import (
     CRC,
@@ -41,6 +49,7 @@ from magnetar.offload.file_layout import (
     sealed_footer,
 )
 from magnetar.offload.file_rows import GroupRows
+from magnetar.offload.folder_reads import read_range
 from magnetar.offload.stores import store_error
 from magnetar.wire.checksum import crc32c
 
@@ -265,7 +274,7 @@ class EntryFile:
             raise ColdFileCorrupt(f"{path} has {file_bytes} bytes: it is cut short")
         try:
             tail = await fetch(store, path, max(0, file_bytes - TAIL_BYTES), file_bytes)
-        except ColdStoreUnavailable:
+        except (ColdStoreUnavailable, ColdFileCorrupt):
             # Stores answer a range behind the end in ways of their own.
             if expected is None or (size := await size_of(store, path)) == expected:
                 raise
@@ -317,6 +326,25 @@ class EntryFile:
         data = await fetch(self._store, self.path, group.start, group.end)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self.decode_group, number, data)
+
+    async def publish_times(self, number: int) -> list[int | None]:
+        """When a group's entries were published (ms since 1970; None: unknown), in their order.
+
+        That column alone is fetched, and checked by the checksums of its pages. Raises as `open`.
+        """
+        start, end = times_range(self._footer, number)
+        data = await fetch(self._store, self.path, start, end)
+        loop = asyncio.get_running_loop()
+        what = f"{self.path}, row group {number}: its publish times"
+        try:
+            times = await loop.run_in_executor(
+                self._executor, publish_times, self._footer, number, data, start, self.file_bytes
+            )
+        except Exception as error:
+            raise ColdFileCorrupt(f"{what} cannot be read: {error}") from error
+        if len(times) != self.groups[number].rows:
+            raise ColdFileCorrupt(f"{what} are {len(times)}, not {self.groups[number].rows}")
+        return times
 
     def decode_group(self, number: int, data: bytes, *, verify: bool = False) -> list[ColdEntry]:
         """The entries of a group from the bytes of its range; blocks. Raises ColdFileCorrupt.
@@ -400,10 +428,14 @@ async def size_of(store: "ObjectStore", path: str) -> int:
 async def fetch(store: "ObjectStore", path: str, start: int, end: int) -> bytes:
     """These bytes of a file. Raises ColdFileMissing, ColdStoreUnavailable, ColdFileCorrupt."""
     import obstore
+    from obstore.store import LocalStore
 
     async with _Asking(path):
-        found = await obstore.get_range_async(store, path, start=start, end=end)
-    data = found.to_bytes()
+        if isinstance(store, LocalStore) and store.prefix is not None:
+            data = await asyncio.to_thread(read_range, Path(store.prefix, path), start, end)
+        else:
+            found = await obstore.get_range_async(store, path, start=start, end=end)
+            data = found.to_bytes()
     if len(data) != end - start:
         raise ColdFileCorrupt(f"{path} is cut short: no bytes {start + len(data)} to {end}")
     return data

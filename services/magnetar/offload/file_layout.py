@@ -35,6 +35,7 @@ NO_CRC: Final = b"00000000"
 
 LEDGER_ID: Final = "ledger_id"
 ENTRY_ID: Final = "entry_id"
+PUBLISH_TIME: Final = "publish_time"
 CRC: Final = "crc32c"
 DATA: Final = "data"
 
@@ -118,7 +119,7 @@ def schema() -> "pa.Schema":
         [
             pa.field(LEDGER_ID, pa.int64(), nullable=False),
             pa.field(ENTRY_ID, pa.int64(), nullable=False),
-            pa.field("publish_time", milliseconds),
+            pa.field(PUBLISH_TIME, milliseconds),
             pa.field("event_time", milliseconds),
             pa.field("partition_key", pa.string()),
             pa.field("ordering_key", pa.binary()),

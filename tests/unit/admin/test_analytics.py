@@ -22,6 +22,8 @@ RECORD = BacklogRecord(
     growing=1,
     stalled=0,
     unreadable=0,
+    expiring=1,
+    held_bytes=900,
     unknown=0,
     backlog_entries=70,
     backlog_bytes=7_000,
@@ -102,6 +104,8 @@ async def test_the_page_shows_what_is_known(admin: Admin) -> None:
         "backlog_growing_subscriptions": 1,
         "backlog_stalled_subscriptions": 0,
         "backlog_unreadable_subscriptions": 0,
+        "backlog_expiring_subscriptions": 1,
+        "backlog_stalled_bookie_bytes": 900,
         "run_timestamp_seconds": 1_700_000_000.5,
     }
 

@@ -39,6 +39,8 @@ FAMILIES: Final = (
     "magnetar_analytics_backlog_growing_subscriptions",
     "magnetar_analytics_backlog_stalled_subscriptions",
     "magnetar_analytics_backlog_unreadable_subscriptions",
+    "magnetar_analytics_backlog_expiring_subscriptions",
+    "magnetar_analytics_backlog_stalled_bookie_bytes",
     "magnetar_analytics_run_timestamp_seconds",
 )
 _BYTES: Final = FAMILIES.index("magnetar_analytics_backlog_bytes")
@@ -115,5 +117,7 @@ def shown(record: BacklogRecord) -> Shown:
         record.growing,
         record.stalled,
         record.unreadable,
+        record.expiring,
+        record.held_bytes,
         record.at_ms / 1000,
     )

@@ -1,4 +1,4 @@
-"""Up to where a topic's entries are older than a time, by few reads of the bookies.
+"""Up to where a topic's entries are older than a time, by few reads of bookies or files.
 
 A ledger that was closed before the time is passed whole; in the first that may have younger entries
 the place is found by bisection over publish times. For a limit that nobody has set that is enough:
@@ -6,16 +6,14 @@ what brokers delete by, they prove entry by entry where producers' clocks differ
 """
 
 from magnetar.core.ids import Position
-from magnetar.ledger.context import LedgerContext
 from magnetar.managed_ledger.index import LedgerInfo
-from magnetar_spark.jobs.backlog.topic_state import TopicState, publish_ms
+from magnetar_spark.jobs.backlog.topic_state import TopicState
 
 
 class LogAges:
     """`what_if.Ages` of one topic."""
 
-    def __init__(self, context: LedgerContext, state: TopicState) -> None:
-        self._context = context
+    def __init__(self, state: TopicState) -> None:
         self._state = state
 
     async def older_end(self, before_ms: int) -> Position | None:
@@ -35,7 +33,7 @@ class LogAges:
         low, high = -1, info.entries - 1
         while low < high:
             middle = (low + high + 1) // 2
-            time_ms = await publish_ms(self._context, self._state, Position(info.ledger_id, middle))
+            time_ms = await self._state.times.publish_ms(Position(info.ledger_id, middle))
             if time_ms is not None and time_ms < before_ms:
                 low = middle
             else:

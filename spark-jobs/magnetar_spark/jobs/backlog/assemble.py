@@ -10,7 +10,7 @@ from magnetar.core.ids import Position
 from magnetar_spark.jobs.backlog import flows, holes
 from magnetar_spark.jobs.backlog.gather import Gathered, TopicFacts
 from magnetar_spark.jobs.backlog.growth import Before
-from magnetar_spark.jobs.backlog.sums import MINUTES_MAX, TOPS, Row, Scanned
+from magnetar_spark.jobs.backlog.sums import TOPS, Row, Scanned
 from magnetar_spark.jobs.backlog.tables import TABLES, Rows
 from magnetar_spark.jobs.backlog.topic_rows import Earlier, TopicRows
 
@@ -99,18 +99,17 @@ def _add_histograms(rows: Rows, scanned: Scanned) -> None:
                 "bytes": row["bytes"],
             }
         )
-    newest: dict[str, int] = {}
-    for row in sorted(scanned.minutes, key=lambda row: (row["topic"], -row["number"])):
-        newest[row["topic"]] = newest.get(row["topic"], 0) + 1
-        if newest[row["topic"]] <= MINUTES_MAX:
-            rows["rates"].append(
-                {
-                    "topic": row["topic"],
-                    "minute": row["number"],
-                    "messages": row["messages"],
-                    "bytes": row["bytes"],
-                }
-            )
+    for topic in sorted(scanned.minutes):
+        newest = sorted(scanned.minutes[topic], key=lambda row: -row["number"])
+        rows["rates"] += [
+            {
+                "topic": topic,
+                "minute": row["number"],
+                "messages": row["messages"],
+                "bytes": row["bytes"],
+            }
+            for row in newest
+        ]
 
 
 def _flow(row: Row, facts: TopicFacts, *, whole: bool) -> Row:

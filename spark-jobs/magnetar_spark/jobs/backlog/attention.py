@@ -95,9 +95,9 @@ def _of_subscription(row: Row, topic: Row) -> list[Finding]:
         )
         found.append(finding(Severity.CRITICAL, "growing", text, "Add consumers or partitions."))
     if row["holds_bytes"] >= HOLDS_BYTES:
-        text = f"keeps {bytes_text(row['holds_bytes'])} on bookies that others have consumed"
+        text = f"keeps {bytes_text(row['holds_bytes'])} on bookies"
         found.append(
-            finding(Severity.WARNING, "holds", text, "It is furthest behind; a TTL would bound it.")
+            finding(Severity.WARNING, "holds", text, "It is furthest behind. A TTL would bound it.")
         )
     if row["acked_ranges"] and row["acked_ranges"] >= RANGES:
         text = f"{count_text(row['acked_ranges'])} acknowledged runs behind its oldest message"
@@ -105,14 +105,27 @@ def _of_subscription(row: Row, topic: Row) -> list[Finding]:
             text += f", which {row['held_by']} may have"
         advice = "Look at the oldest keys below; a dead letter policy lets the rest go on."
         found.append(finding(Severity.WARNING, "holes", text, advice))
-    ttl_s, age_s = topic["ttl_s"], row["age_s"]
-    if ttl_s and age_s is not None and age_s > ttl_s * (1 - EXPIRES_WITHIN):
-        text = (
-            f"its oldest message is {duration_text(age_s)} old; the TTL is {duration_text(ttl_s)}"
-        )
+    if said := expiring(row, topic["ttl_s"]):
         advice = "Messages are being lost unread, or will be: consume faster, or raise the TTL."
-        found.append(finding(Severity.CRITICAL, "expiring", text, advice))
+        found.append(finding(Severity.CRITICAL, "expiring", said, advice))
     return found
+
+
+def expiring(row: Row, ttl_s: int) -> str:
+    """Why messages of a backlog will outlive the TTL, or do; empty where they will not.
+
+    The oldest is about to, or what comes now would wait longer, at the rate of consumption.
+    """
+    if not ttl_s or not row["entries"]:
+        return ""
+    left_s, consumed_per_s = row["expires_in_s"], row["consumed_per_s"]
+    if left_s is not None and left_s < ttl_s * EXPIRES_WITHIN:
+        age = duration_text(row["age_s"])
+        return f"its oldest message is {age} old; the TTL is {duration_text(ttl_s)}"
+    if consumed_per_s and row["entries"] / consumed_per_s > ttl_s:
+        wait = duration_text(row["entries"] / consumed_per_s)
+        return f"what comes now is read in {wait} at this rate; the TTL is {duration_text(ttl_s)}"
+    return ""
 
 
 def _untrimmed(storage: list[Row]) -> list[Finding]:

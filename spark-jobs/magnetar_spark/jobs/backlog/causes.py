@@ -9,9 +9,11 @@ bytes is the first of these that is true of it:
                   the topic)
     offloaded     a copy is in the object store: the bookies' goes after the deletion lag
     subscription  the durable subscription that is furthest behind still needs it
+    compaction    consumed, and retention lets it go: it, or one before it, is not compacted yet
     retention     everybody has consumed it; the retention policy keeps it, or one before it
 
-and beside the list: `deleting` (on record as to be deleted), `cursors` (what is acknowledged).
+and beside the list: `deleting` (on record as to be deleted), `cursors` (what is acknowledged), and
+`compacted` (files of latest values, in the object store).
 Bytes on bookies are a ledger's length times its copies; what was offloaded and released has none.
 """
 
@@ -30,6 +32,7 @@ class Cause(StrEnum):
 
     OPEN = "open"
     SUBSCRIPTION = "subscription"
+    COMPACTION = "compaction"
     RETENTION = "retention"
     OFFLOADED = "offloaded"
     UNTRIMMED = "untrimmed"
@@ -37,6 +40,7 @@ class Cause(StrEnum):
     CURSORS = "cursors"
     COLD = "cold"
     """In the object store alone: no byte on bookies."""
+    COMPACTED = "compacted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,18 @@ def held_by_cause(
     retention: Retention,
     now_ms: int,
     offloaded: Mapping[int, bool],
+    trim_limit: Position | None = None,
 ) -> list[Held]:
-    """Every ledger of the list, in order. `offloaded`: whether the bookies' copies are gone."""
+    """Every ledger of the list, in order. `offloaded`: whether the bookies' copies are gone.
+
+    Behind `trim_limit` nothing is trimmed: it is not compacted yet.
+    """
     name, rank = slowest(index, marks)
-    going = {info.ledger_id for info in trimmable(index, rank, retention, now_ms)}
+    may_go = {info.ledger_id for info in trimmable(index, rank, retention, now_ms)}
+    going = may_go
+    if trim_limit is not None:
+        limited = min(rank, index.rank(*trim_limit))
+        going = {info.ledger_id for info in trimmable(index, limited, retention, now_ms)}
     held: list[Held] = []
     for info in index.infos:
         holder = ""
@@ -91,6 +103,8 @@ def held_by_cause(
             cause = Cause.OFFLOADED
         elif info.base_rank + info.entries > rank:
             cause, holder = Cause.SUBSCRIPTION, name
+        elif info.ledger_id in may_go:
+            cause = Cause.COMPACTION
         else:
             cause = Cause.RETENTION
         held.append(Held(info.ledger_id, cause, holder, info.entries, info.size_bytes))

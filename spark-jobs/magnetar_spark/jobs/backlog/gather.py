@@ -14,6 +14,7 @@ from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, ServiceNotReady
 from magnetar.core.names import TopicName
+from magnetar.offload.cold_files import ColdFiles
 from magnetar_spark.jobs.backlog.ages import LogAges
 from magnetar_spark.jobs.backlog.broker import Brokers, TopicSeen
 from magnetar_spark.jobs.backlog.policies import Keeping, PolicyReader
@@ -70,7 +71,8 @@ async def gather(
         default = questions.default
         if default is None:
             default = await _defaults(brokers, found.notes)
-        asking = _Asking(log, brokers, PolicyReader(log.store, default), questions, clock)
+        cold = ColdFiles()
+        asking = _Asking(log, brokers, PolicyReader(log.store, default), questions, clock, cold)
         room = asyncio.Semaphore(TOPICS_AT_ONCE)
 
         async def one(topic: TopicName) -> TopicFacts | None:
@@ -83,8 +85,13 @@ async def gather(
                 finally:
                     advance(1)
 
-        facts = await asyncio.gather(*(one(topic) for topic in topics))
+        try:
+            facts = await asyncio.gather(*(one(topic) for topic in topics))
+        finally:
+            await cold.close()
     found.topics = [each for each in facts if each is not None]
+    for each in found.topics:
+        found.failures += [(each.state.name, error) for error in each.state.times.troubles[:1]]
     if any(each.seen is None for each in found.topics) and admin_url:
         found.notes.append("Of some topics no broker answered for stats.")
     return found
@@ -114,7 +121,9 @@ class _Asking:
         policies: PolicyReader,
         questions: Questions,
         clock: Clock,
+        cold: ColdFiles,
     ) -> None:
+        self._cold = cold
         self._log = log
         self._brokers = brokers
         self._policies = policies
@@ -124,17 +133,18 @@ class _Asking:
     async def topic(self, topic: TopicName) -> TopicFacts | None:
         """None where it was deleted meanwhile."""
         keeping = await self._policies.of(topic)
-        state = await topic_state(self._log.context, topic, keeping)
+        state = await topic_state(self._log.context, topic, keeping, self._cold)
         if state is None:
             return None
         at_ms = self._clock.now_ms()
         acks = {each.name: each.acks for each in state.subscriptions}
-        ages = LogAges(self._log.context, state)
+        ages = LogAges(state)
+        limit = state.compacted.limit
         return TopicFacts(
             state,
             await self._seen(topic),
             [
-                await freed(scenario, state.index, acks, keeping, ages, at_ms)
+                await freed(scenario, state.index, acks, keeping, ages, at_ms, limit)
                 for scenario in self._questions.scenarios
             ],
             at_ms,

@@ -13,7 +13,7 @@ from magnetar_spark.jobs.backlog.attention import Finding
 from magnetar_spark.jobs.backlog.gather import Gathered, Questions, gather
 from magnetar_spark.jobs.backlog.output import Output, run_ms, run_name
 from magnetar_spark.jobs.backlog.policies import Keeping, parse_retention, parse_time_ms
-from magnetar_spark.jobs.backlog.published import published, worst
+from magnetar_spark.jobs.backlog.published import published, total, worst
 from magnetar_spark.jobs.backlog.scan_plan import ScanRange, scan_plan
 from magnetar_spark.jobs.backlog.sums import Scanned, scan_with_spark, tasks_of
 from magnetar_spark.jobs.backlog.tables import Rows, table
@@ -46,6 +46,11 @@ def run(job: JobContext) -> Summary:
     for topic, error in gathered.failures:
         job.summary.failure(error, topic=topic)
     scanned = _scanned(job, options, gathered)
+    for topic, error in scanned.failures:
+        job.summary.failure(error, topic=topic)
+    if scanned.failures:
+        count = len(scanned.failures)
+        gathered.notes.append(f"Of {count} topics not all could be read; the summary says why.")
     rows, before_ms = _rows(options.output, gathered, scanned, now_ms)
     found = attention.findings(rows)
     _count(job.summary, rows, found)
@@ -140,7 +145,6 @@ def _count(summary: Summary, rows: Rows, found: list[Finding]) -> None:
         "topics": len(rows["topics"]),
         "subscriptions": len(subscriptions),
         "backlogEntries": sum(row["entries"] or 0 for row in subscriptions),
-        "backlogMessages": sum(row["messages"] or 0 for row in subscriptions),
         "backlogBytes": sum(row["bytes"] or 0 for row in subscriptions),
         "oldestAgeSeconds": max((row["age_s"] or 0 for row in subscriptions), default=0),
         "growing": sum(row["trend"] == "growing" for row in subscriptions),
@@ -157,6 +161,11 @@ def _count(summary: Summary, rows: Rows, found: list[Finding]) -> None:
         "scannedBytes": sum(row["scanned_bytes"] for row in rows["topics"]),
         "findings": len(found),
     }
+    readable = [row for row in subscriptions if not row["error"]]
+    messages = total([row["messages"] for row in readable])
+    if messages is not None:
+        exact = all(row["messages_exact"] for row in readable)
+        summary.metrics |= {"backlogMessages": messages, "backlogMessagesExact": int(exact)}
     for row in worst(rows, WORST):
         summary.detail(**row)
 

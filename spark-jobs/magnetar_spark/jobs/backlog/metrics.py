@@ -18,21 +18,30 @@ _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 _BY_SUBSCRIPTION: Final = (
     ("entries", "entries", "Entries not acknowledged (brokers' msgBacklog)."),
-    ("messages", "messages", "Messages not acknowledged, as far as they were read."),
-    ("bytes", "bytes", "Bytes of the entries not acknowledged."),
+    ("messages", "messages", "Messages not acknowledged: see messages_exact."),
+    ("bytes", "bytes", "Bytes of the entries not acknowledged: see bytes_exact."),
     ("oldest_age_seconds", "age_s", "Since the oldest of them was published."),
+    ("expires_seconds", "expires_in_s", "Until the TTL takes the oldest of them, unread."),
     ("growth_entries_per_second", "growth_per_s", "Since the run before."),
     ("consumed_entries_per_second", "consumed_per_s", "Since the run before."),
     ("drain_seconds", "drains_in_s", "Until it is empty, at the rate since the run before."),
     ("acked_ranges", "acked_ranges", "Acknowledged runs behind the oldest message."),
     ("held_bookie_bytes", "holds_bytes", "Kept on bookies because it is furthest behind."),
 )
+_EXACT: Final = (
+    ("messages", "1: they were counted; 0: they are estimated from a sample."),
+    ("bytes", "1: they are the broker's; 0: those of the newest ledger are estimated."),
+)
+_BY_TOPIC: Final = (
+    "bookie_bytes", "cold_bytes", "freeable_bytes", "hot_key_ratio", "republished_messages",
+    "sampled",
+)  # fmt: skip
 
 
 def names() -> list[str]:
     """Of every family."""
-    fixed = ("trend", "unreadable", "topic_bookie_bytes", "topic_cold_bytes")
-    more = ("topic_freeable_bytes", "topic_hot_key_ratio", "topic_republished_messages")
+    fixed = ("messages_exact", "bytes_exact", "trend", "unreadable")
+    more = (f"topic_{name}" for name in _BY_TOPIC)
     last = ("total_entries", "total_bytes", "run_timestamp_seconds")
     by_subscription = (name for name, _, _ in _BY_SUBSCRIPTION)
     return [f"magnetar_backlog_{name}" for name in (*by_subscription, *fixed, *more, *last)]
@@ -44,9 +53,26 @@ def text(rows: Rows, now_ms: int) -> str:
 
 
 def _lines(rows: Rows, now_ms: int) -> Iterator[str]:
+    yield from _of_subscriptions(rows)
+    yield from _of_topics(rows)
+    for name, column in (("total_entries", "entries"), ("total_bytes", "bytes")):
+        row: Row = {"total": sum(row[column] or 0 for row in rows["subscriptions"])}
+        yield from _family(
+            name, "Over all subscriptions.", [row], lambda _: {}, itemgetter("total")
+        )
+    yield from _family(
+        "run_timestamp_seconds", "When this was true.", [{}], lambda _: {}, lambda _: now_ms / 1000
+    )
+
+
+def _of_subscriptions(rows: Rows) -> Iterator[str]:
     behind = sorted(rows["subscriptions"], key=lambda row: -(row["entries"] or 0))[:SERIES_MAX]
     for name, column, help_text in _BY_SUBSCRIPTION:
         yield from _family(name, help_text, behind, _labels, itemgetter(column))
+    for name, help_text in _EXACT:
+        known = [row for row in behind if row[name] is not None]
+        exact = f"{name}_exact"
+        yield from _family(exact, help_text, known, _labels, itemgetter(exact))
     yield from _family(
         "trend",
         "1 for where each backlog goes.",
@@ -61,6 +87,9 @@ def _lines(rows: Rows, now_ms: int) -> Iterator[str]:
         _labels,
         lambda row: bool(row["error"]),
     )
+
+
+def _of_topics(rows: Rows) -> Iterator[str]:
     topics = sorted(rows["topics"], key=lambda row: -row["bytes_on_bookies"])[:SERIES_MAX]
     shown = {row["topic"]: row for row in topics}
     yield from _family(
@@ -97,13 +126,12 @@ def _lines(rows: Rows, now_ms: int) -> Iterator[str]:
         },
         lambda row: row["messages"],
     )  # fmt: skip
-    for name, column in (("total_entries", "entries"), ("total_bytes", "bytes")):
-        row: Row = {"total": sum(row[column] or 0 for row in rows["subscriptions"])}
-        yield from _family(
-            name, "Over all subscriptions.", [row], lambda _: {}, itemgetter("total")
-        )
     yield from _family(
-        "run_timestamp_seconds", "When this was true.", [{}], lambda _: {}, lambda _: now_ms / 1000
+        "topic_sampled",
+        "1: a part of the backlog was read, so figures of what was read are of a sample.",
+        [row for row in topics if row["scanned_entries"]],
+        _of_topic,
+        itemgetter("sampled"),
     )
 
 

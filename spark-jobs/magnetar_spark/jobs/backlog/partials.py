@@ -18,6 +18,9 @@ UNREAD_BY_KEY: Final = 6
 FLOW: Final = 7
 """`key`: the topic that a message was sent to first; `number`: times it was delivered again."""
 
+FAILED: Final = 8
+"""`key`: why a range could not be read to its end."""
+
 KEYS_PENDING_MAX: Final = 1 << 18
 
 SCHEMA: Final = pa.schema(

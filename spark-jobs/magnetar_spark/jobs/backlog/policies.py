@@ -1,4 +1,4 @@
-"""How long topics keep what: retention and TTL, as namespaces' and topics' records have them.
+"""How long topics keep what: retention, TTL, compaction, as records of namespaces and topics say.
 
     /namespaces/{tenant}/{ns}                    `retention_policies`, `message_ttl_in_seconds`
     /topic-policies/{tenant}/{ns}/persistent/T   by the policies' names, `local` before `global`
@@ -19,7 +19,7 @@ from magnetar.core.names import NamespaceName, TopicName
 from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.policy import NAMESPACES_PREFIX, TOPIC_POLICIES_PREFIX
-from magnetar.policies.lifecycle import MESSAGE_TTL, RETENTION
+from magnetar.policies.lifecycle import COMPACTION_THRESHOLD, MESSAGE_TTL, RETENTION
 
 KEEPS_ALL: Final = Retention(-1, -1)
 KEEPS_NOTHING: Final = Retention(0, 0)
@@ -33,10 +33,11 @@ _SIZE: Final = re.compile(r"(\d+)([KMGT]?)(?:i?B)?")
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What lets go of a topic's messages. `ttl_s` 0 is none."""
+    """What lets go of a topic's messages. `ttl_s` 0 is none, `compaction_bytes` 0 by hand only."""
 
     retention: Retention = KEEPS_NOTHING
     ttl_s: int = 0
+    compaction_bytes: int = 0
 
 
 class PolicyReader:
@@ -87,10 +88,12 @@ def effective(
 
     retention = value(RETENTION.name, RETENTION.document)
     ttl = value(MESSAGE_TTL.name, MESSAGE_TTL.document)
+    threshold = value(COMPACTION_THRESHOLD.name, COMPACTION_THRESHOLD.document)
     try:
         return Keeping(
             default.retention if retention is None else retention_of(retention),
             default.ttl_s if ttl is None else int(ttl),
+            default.compaction_bytes if threshold is None else max(0, int(threshold)),
         )
     except (KeyError, TypeError, ValueError):
         return Keeping(KEEPS_ALL, 0)

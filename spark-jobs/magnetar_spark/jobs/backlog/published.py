@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from magnetar.managed_ledger.backlog_record import WORST, BacklogRecord, Behind, Noticed
-from magnetar_spark.jobs.backlog.attention import Finding
+from magnetar_spark.jobs.backlog.attention import Finding, expiring
 from magnetar_spark.jobs.backlog.growth import Trend
 from magnetar_spark.jobs.backlog.tables import Rows
 
@@ -38,6 +38,7 @@ def published(namespace: str, rows: Rows, found: list[Finding], now_ms: int) -> 
     topics = [row for row in rows["topics"] if row["namespace"] == namespace]
     subscriptions = [row for row in rows["subscriptions"] if row["namespace"] == namespace]
     behind = [row for row in subscriptions if row["entries"] or row["error"]]
+    ttls = {row["topic"]: row["ttl_s"] for row in topics}
     return BacklogRecord(
         at_ms=now_ms,
         topics=len(topics),
@@ -46,9 +47,13 @@ def published(namespace: str, rows: Rows, found: list[Finding], now_ms: int) -> 
         growing=sum(row["trend"] == Trend.GROWING for row in subscriptions),
         stalled=sum(row["trend"] == Trend.STALLED for row in subscriptions),
         unreadable=sum(bool(row["error"]) for row in subscriptions),
+        expiring=sum(bool(expiring(row, ttls[row["topic"]])) for row in subscriptions),
+        held_bytes=sum(
+            row["holds_bytes"] for row in subscriptions if row["trend"] == Trend.STALLED
+        ),
         unknown=sum(row["trend"] == Trend.UNKNOWN and not row["error"] for row in behind),
         backlog_entries=sum(row["entries"] or 0 for row in subscriptions),
-        backlog_messages=_sum([row["messages"] for row in behind]),
+        backlog_messages=total([row["messages"] for row in behind]),
         backlog_bytes=sum(row["bytes"] or 0 for row in subscriptions),
         oldest_age_seconds=_largest([row["age_s"] for row in behind]),
         drains_in_seconds=_largest([row["drains_in_s"] for row in behind]),
@@ -64,7 +69,8 @@ def published(namespace: str, rows: Rows, found: list[Finding], now_ms: int) -> 
     )
 
 
-def _sum(values: list[int | None]) -> int | None:
+def total(values: list[int | None]) -> int | None:
+    """None where one is not known: a part of the sum would mislead."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 

@@ -8,6 +8,7 @@ from magnetar_spark.jobs.backlog import report_parts as parts
 from magnetar_spark.jobs.backlog import report_scanned as scanned
 from magnetar_spark.jobs.backlog.attention import Finding
 from magnetar_spark.jobs.backlog.page import document, section, tile
+from magnetar_spark.jobs.backlog.published import total
 from magnetar_spark.jobs.backlog.shown import (
     bytes_text,
     count_text,
@@ -58,14 +59,16 @@ def html(
 
 def _tiles(rows: Rows) -> str:
     subscriptions, topics = rows["subscriptions"], rows["topics"]
-    inexact = any(not row["messages_exact"] for row in subscriptions)
-    messages = sum(row["messages"] or 0 for row in subscriptions)
+    exact = all(row["messages_exact"] for row in subscriptions)
+    messages = total([row["messages"] for row in subscriptions if not row["error"]])
+    bytes_exact = all(row["bytes_exact"] for row in subscriptions)
+    size = sum(row["bytes"] or 0 for row in subscriptions)
     oldest = max((row["age_s"] for row in subscriptions if row["age_s"] is not None), default=None)
     return "".join(
         (
             tile(count_text(sum(row["entries"] or 0 for row in subscriptions)), "entries unread"),
-            tile(f"{'≈ ' if inexact else ''}{count_text(messages)}", "messages unread"),
-            tile(bytes_text(sum(row["bytes"] or 0 for row in subscriptions)), "bytes unread"),
+            tile(parts.approximately(count_text(messages), exact), "messages unread"),
+            tile(parts.approximately(bytes_text(size), bytes_exact), "bytes unread"),
             tile(duration_text(oldest), "the oldest unread message"),
             tile(bytes_text(sum(row["bytes_on_bookies"] for row in topics)), "on bookies"),
             tile(count_text(len(topics)), "topics and partitions"),

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
+from magnetar.bookie.api import BookieError, NoSuchLedger
 from magnetar.bookie.registration import BookieRegistration
-from magnetar.core.errors import PersistenceError
+from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.compression import decompress
 from magnetar.wire.entry import split_entry
@@ -31,6 +32,7 @@ from magnetar_spark.jobs.backlog.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,
+    FAILED,
     SCANNED,
     UNREAD,
     UNREAD_BY_KEY,
@@ -44,6 +46,7 @@ from magnetar_spark.table import BATCH_INDEX, ENTRY_ID, KEY, PROPERTIES, PUBLISH
 from magnetar_spark.values import Values
 
 MINUTE_MS: Final = 60_000
+ERROR_CHARS_MAX: Final = 400
 _COLUMNS: Final = [
     (VALUE, pa.binary()),
     (KEY, pa.binary()),
@@ -62,17 +65,26 @@ def scanned(
     ranges: tuple[ScanRange, ...],
     bookies: tuple[BookieRegistration, ...],
 ) -> Iterator[pa.RecordBatch]:
-    """The sums of a task's ranges."""
+    """The sums of a task's ranges. What cannot be read of one is left out, and said (FAILED)."""
     with EntryReader(settings, bookies) as reader:
         keys = KeySums()
         for each in ranges:
             scan = RangeScan(each, keys)
-            for group in reader.read(each.ranged):
-                for entry_id, data in group:
-                    scan.add(entry_id, data)
-                    if scan.rows.ready:
-                        yield from scan.take()
+            error = ""
+            try:
+                for group in reader.read(each.ranged):
+                    for entry_id, data in group:
+                        scan.add(entry_id, data)
+                        if scan.rows.ready:
+                            yield from scan.take()
+            except NoSuchLedger:
+                pass  # trimmed since it was planned
+            except (BookieError, MagnetarError) as failure:
+                error = str(failure)
             yield from scan.finish()
+            if error:
+                text = error[:ERROR_CHARS_MAX].encode()
+                yield partial(FAILED, each.ranged.topic, 1, key=[text], number=[1], messages=[1])
         yield from keys.take()
 
 

@@ -1,12 +1,16 @@
 """What is read of topics' logs, within a bound. Pure.
 
 What a subscription has not acknowledged comes first, then the rest from the newest back, until
-`bytes_max` of a topic. Where the unacknowledged part alone is more, runs of SAMPLE_BYTES are taken
-from it, evenly spread: what is made of them is marked as sampled.
+`bytes_max` of a topic. Where the unacknowledged part alone is more, runs are taken from it, evenly
+spread, the oldest and the newest among them: RUN_BYTES each, less where `bytes_max` is small. What
+is made of them is marked as sampled. Runs are made where they are taken, so a plan is small however
+long the log is.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 from magnetar.core.ids import Position
@@ -15,7 +19,9 @@ from magnetar_spark.log.ledgers import LedgerSpan, TopicLog, cold_span
 from magnetar_spark.log.planning import Range, Window, ranges_of
 
 RANGE_BYTES: Final = 32 << 20
-SAMPLE_BYTES: Final = 1 << 20
+RUN_BYTES: Final = 1 << 20
+RUNS_WANTED: Final = 16
+"""Of a sample, at least, as far as entries are small enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,11 @@ class ScanRange:
 def scan_plan(state: TopicState, bytes_max: int) -> list[ScanRange]:
     """See the module's text. In the order of the log."""
     log = _log_of(state)
-    start = _unread_from(state)
+    start = unread_from(state)
     unread = [] if start is None else list(ranges_of(log, Window(first=start), RANGE_BYTES))
     size = sum(each.size_bytes for each in unread)
     if size > bytes_max and start is not None:
-        fine = list(ranges_of(log, Window(first=start), SAMPLE_BYTES))
-        return _viewed(state, _spread(fine, bytes_max))
+        return _viewed(state, sampled(unread, bytes_max))
     before = Window() if start is None else Window(last=Position(start[0], start[1] - 1))
     rest = list(ranges_of(log, before, RANGE_BYTES))
     chosen: list[Range] = []
@@ -58,7 +63,7 @@ def scan_plan(state: TopicState, bytes_max: int) -> list[ScanRange]:
     return _viewed(state, [*reversed(chosen), *unread])
 
 
-def _unread_from(state: TopicState) -> Position | None:
+def unread_from(state: TopicState) -> Position | None:
     """The first entry that somebody may not have acknowledged."""
     if any(each.acks is None for each in state.subscriptions):
         return state.index.first_position
@@ -82,13 +87,36 @@ def _log_of(state: TopicState) -> TopicLog:
     return TopicLog(state.topic, tuple(spans), Position(*state.record.last_position))
 
 
-def _spread(ranges: list[Range], bytes_max: int) -> list[Range]:
-    """As many as fit, at even distances, the first and last among them."""
-    count = min(len(ranges), max(0, bytes_max // SAMPLE_BYTES))
-    if count < 2:
-        return ranges[:count]
-    step = (len(ranges) - 1) / (count - 1)
-    return [ranges[round(number * step)] for number in range(count)]
+def sampled(ranges: list[Range], bytes_max: int) -> list[Range]:
+    """Runs at even distances, the first and the last entries among them; about `bytes_max`."""
+    wanted = min(RUN_BYTES, bytes_max // RUNS_WANTED)
+    run_bytes = max(wanted, *(int(_entry_bytes(each)) for each in ranges))
+    count = bytes_max // run_bytes
+    ends = list(accumulate(each.size_bytes for each in ranges))
+    last = ends[-1] - 1
+    runs: list[Range] = []
+    for number in range(count):
+        start = last if count == 1 else last * number // (count - 1)
+        at = bisect_right(ends, start)
+        run = _run(ranges[at], start - ends[at] + ranges[at].size_bytes, run_bytes)
+        if runs and run.ledger_id == runs[-1].ledger_id and run.first <= runs[-1].last:
+            run = replace(run, first=runs[-1].last + 1)
+        if run.first <= run.last:
+            runs.append(run)
+    return runs
+
+
+def _entry_bytes(ranged: Range) -> float:
+    return max(1.0, ranged.size_bytes / (ranged.last - ranged.first + 1))
+
+
+def _run(ranged: Range, within: int, run_bytes: int) -> Range:
+    """Entries of about `run_bytes`, from so many bytes behind the range's beginning."""
+    entries, entry_bytes = ranged.last - ranged.first + 1, _entry_bytes(ranged)
+    count = min(entries, max(1, int(run_bytes / entry_bytes)))
+    first = ranged.first + min(round(within / entry_bytes), entries - count)
+    last = first + count - 1
+    return replace(ranged, first=first, last=last, size_bytes=int(count * entry_bytes))
 
 
 def _viewed(state: TopicState, ranges: Iterable[Range]) -> list[ScanRange]:

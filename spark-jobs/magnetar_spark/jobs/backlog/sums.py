@@ -18,6 +18,7 @@ from magnetar_spark.jobs.backlog.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,
+    FAILED,
     FLOW,
     SCANNED,
     SPARK_SCHEMA,
@@ -37,6 +38,8 @@ TOPS: Final = (1, 10, 100)
 """Hottest keys whose share of a topic is told; KEYS_MAX at most."""
 MINUTES_MAX: Final = 1_440
 """The newest of a topic: a day."""
+MINUTE_ROWS_MAX: Final = 500_000
+"""Of all topics: of many, each has fewer."""
 
 Row = dict[str, Any]
 
@@ -47,12 +50,15 @@ class Scanned:
 
     topics: dict[str, Row] = field(default_factory=dict)
     unread: dict[tuple[str, str], Row] = field(default_factory=dict)
-    minutes: list[Row] = field(default_factory=list)
+    minutes: dict[str, list[Row]] = field(default_factory=dict)
+    """By topic."""
     sizes: list[Row] = field(default_factory=list)
     flows: list[Row] = field(default_factory=list)
     keys: list[Row] = field(default_factory=list)
     skew: dict[str, Row] = field(default_factory=dict)
     unread_keys: list[Row] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    """Topics that could not be read in part, each with why."""
 
 
 def tasks_of(ranges: Iterable[ScanRange]) -> list[tuple[ScanRange, ...]]:
@@ -97,13 +103,15 @@ def scan_with_spark(
             # Of Pandas, which this does not hand out.
             warnings.simplefilter("ignore", FutureWarning)
             numbers = spark.range(0, len(tasks), 1, len(tasks))
-            rows = _ranked(numbers.mapInArrow(run_tasks, SPARK_SCHEMA)).collect()
+            topics = len({each.ranged.topic for task in tasks for each in task})
+            minutes_max = max(1, min(MINUTES_MAX, MINUTE_ROWS_MAX // topics))
+            rows = _ranked(numbers.mapInArrow(run_tasks, SPARK_SCHEMA), minutes_max).collect()
     finally:
         shared.destroy()
     return sorted_out([row.asDict() for row in rows])
 
 
-def _ranked(sums: "DataFrame") -> "DataFrame":
+def _ranked(sums: "DataFrame", minutes_max: int) -> "DataFrame":
     """Sums over all tasks; of keys the first of each topic or subscription, with their ranks."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -123,9 +131,12 @@ def _ranked(sums: "DataFrame") -> "DataFrame":
             f.min(f.struct("ledger_id", "entry_id", "oldest_ms")).alias("place"),
         )
     )
+    is_minute = f.col("kind") == BY_MINUTE
     each = Window.partitionBy("kind", "topic", "subscription")
     by_messages = each.orderBy(f.desc("messages"), f.asc_nulls_first("key"))
-    by_age = each.orderBy(f.asc("place"), f.asc_nulls_first("key"))
+    # Of minutes the newest first.
+    age = f.when(is_minute, -f.col("group")).otherwise(f.lit(0))
+    by_age = each.orderBy(age, f.asc("place"), f.asc_nulls_first("key"))
     is_key = f.col("kind").isin([BY_KEY, UNREAD_BY_KEY])
     return (
         summed.withColumn("rank_messages", f.row_number().over(by_messages))
@@ -133,8 +144,9 @@ def _ranked(sums: "DataFrame") -> "DataFrame":
         .withColumn("keys", f.count("*").over(each))
         .withColumn("keyed_messages", f.sum("messages").over(each))
         .where(
-            ~is_key
-            | (f.col("rank_messages") <= KEYS_MAX)
+            (~is_key & ~is_minute)
+            | (is_minute & (f.col("rank_oldest") <= minutes_max))
+            | (is_key & (f.col("rank_messages") <= KEYS_MAX))
             | ((f.col("kind") == UNREAD_BY_KEY) & (f.col("rank_oldest") <= KEYS_MAX))
         )
         .select(
@@ -147,7 +159,8 @@ def _ranked(sums: "DataFrame") -> "DataFrame":
 def sorted_out(rows: Iterable[Row]) -> Scanned:
     """The rows by kind."""
     found = Scanned()
-    lists = {BY_MINUTE: found.minutes, BY_SIZE: found.sizes, FLOW: found.flows}
+    lists = {BY_SIZE: found.sizes, FLOW: found.flows}
+    failed: set[str] = set()
     for row in rows:
         kind, topic = row["kind"], row["topic"]
         if kind == SCANNED:
@@ -158,6 +171,12 @@ def sorted_out(rows: Iterable[Row]) -> Scanned:
             found.keys.append(row)
         elif kind == UNREAD_BY_KEY:
             found.unread_keys.append({**row, "oldest_ms": row["first_ms"]})
+        elif kind == BY_MINUTE:
+            found.minutes.setdefault(topic, []).append({**row, "number": row["group"]})
+        elif kind == FAILED:
+            if topic not in failed:  # one reason of each is enough
+                failed.add(topic)
+                found.failures.append((topic, bytes(row["key"]).decode(errors="replace")))
         else:
             lists[kind].append({**row, "number": row["group"]})
     found.keys.sort(key=lambda row: (row["topic"], row["rank_messages"]))

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from magnetar.core.ids import Position
+from magnetar.ledger.metadata import LedgerMetadata
 from magnetar_spark.jobs.backlog import growth, holes
 from magnetar_spark.jobs.backlog.causes import Cause, Held, Mark, held_by_cause, slowest
 from magnetar_spark.jobs.backlog.gather import TopicFacts
 from magnetar_spark.jobs.backlog.growth import Before
+from magnetar_spark.jobs.backlog.scan_plan import unread_from
 from magnetar_spark.jobs.backlog.sums import Row, Scanned
 from magnetar_spark.jobs.backlog.tables import Rows
 from magnetar_spark.jobs.backlog.topic_state import Subscription
@@ -39,7 +41,9 @@ class TopicRows:
             marks,
             state.keeping.retention,
             facts.at_ms,
-            {ledger_id: bool(each.released_ms) for ledger_id, each in state.files.items()},
+            # Released is what has no record any more: whoever was to delete it may have died first.
+            {ledger_id: ledger_id not in state.ledgers for ledger_id in state.files},
+            state.compacted.limit,
         )
         name, rank = slowest(state.index, marks)
         self._slowest = name if rank < state.index.rank_end else ""
@@ -70,10 +74,7 @@ class TopicRows:
         }
 
     def _copies(self, ledger_id: int) -> int:
-        metadata = self._state.ledgers.get(ledger_id)
-        if metadata is None:
-            return 0
-        return min(metadata.write_quorum, len(metadata.ensembles[-1].bookies))
+        return _copies(self._state.ledgers.get(ledger_id))
 
     def _storage(self) -> list[Row]:
         return [self._held_row(each) for each in self._held] + self._beside()
@@ -81,7 +82,7 @@ class TopicRows:
     def _held_row(self, held: Held) -> Row:
         info = self._state.index.get(held.ledger_id)
         file = self._state.files.get(held.ledger_id)
-        copies = 0 if held.cause is Cause.COLD else self._copies(held.ledger_id)
+        copies = self._copies(held.ledger_id)
         return {
             "topic": self._state.name,
             "ledger_id": held.ledger_id,
@@ -99,18 +100,15 @@ class TopicRows:
     def _beside(self) -> list[Row]:
         """What is no part of the list: ledgers to be deleted, and cursors'."""
         state = self._state
-        rows = [
-            self._other(ledger_id, Cause.DELETING, metadata.length_bytes, self._copies(ledger_id))
-            for ledger_id in state.record.deleting
-            if (metadata := state.deleting.get(ledger_id)) is not None
-        ]
+        rows = [self._deleting(ledger_id) for ledger_id in state.record.deleting]
+        rows = [row for row in rows if row["copies"] or row["bytes_cold"]]
+        if state.compacted.size_bytes:
+            row = self._other(-1, Cause.COMPACTED, 0, 0)
+            rows.append({**row, "bytes_cold": state.compacted.size_bytes})
         if state.cursor_bytes:
             copies = max(
                 (
-                    min(
-                        each.cursor.ledger.write_quorum,
-                        len(each.cursor.ledger.ensembles[-1].bookies),
-                    )
+                    _copies(each.cursor.ledger)
                     for each in state.subscriptions
                     if each.cursor.ledger is not None
                 ),
@@ -118,6 +116,13 @@ class TopicRows:
             )
             rows.append(self._other(-1, Cause.CURSORS, state.cursor_bytes, copies))
         return rows
+
+    def _deleting(self, ledger_id: int) -> Row:
+        """With its file, which goes behind it."""
+        metadata, file = self._state.deleting.get(ledger_id), self._state.files.get(ledger_id)
+        size_bytes = 0 if metadata is None else max(0, metadata.length_bytes)
+        row = self._other(ledger_id, Cause.DELETING, size_bytes, _copies(metadata))
+        return {**row, "bytes_cold": 0 if file is None else file.file_bytes}
 
     def _other(self, ledger_id: int, cause: Cause, size_bytes: int, copies: int) -> Row:
         return {
@@ -159,6 +164,7 @@ class TopicRows:
             "scanned_messages": 0 if scanned is None else scanned["messages"],
             "scanned_bytes": 0 if scanned is None else scanned["bytes"],
             "scan_whole": (0 if scanned is None else scanned["entries"]) == state.index.entries,
+            "sampled": self._sampled(),
             "messages_per_s": self._rate(),
             "appended_per_s": appended / since_s if appended is not None and since_s else None,
         }
@@ -170,16 +176,28 @@ class TopicRows:
         appended = growth.appended_since(self._state.index, trimmed_to, before.end)
         return appended, (self._facts.at_ms - before.at_ms) / 1000
 
+    def _sampled(self) -> bool:
+        """Whether only a part was read of what somebody has not acknowledged."""
+        first, index = unread_from(self._state), self._state.index
+        scanned = self._scanned.topics.get(self._state.name)
+        if first is None or scanned is None or scanned["entries"] >= index.entries:
+            return False
+        unread = index.rank_end - index.rank(*first) + 1
+        return bool(scanned["entries"] < unread)
+
     def _rate(self) -> float | None:
-        """None where nothing of the newest minutes was read."""
+        """None where the newest minutes were not read whole."""
+        minutes = self._scanned.minutes.get(self._state.name, ())
+        scanned = self._scanned.topics.get(self._state.name)
+        if scanned is None or self._sampled():
+            return None
         end_ms = self._facts.at_ms // MINUTE_MS * MINUTE_MS
         start_ms = end_ms - RATE_MINUTES * MINUTE_MS
-        if self._state.name not in self._scanned.topics:
-            return None
+        whole = scanned["entries"] == self._state.index.entries
+        if not whole and all(row["number"] >= start_ms for row in minutes):
+            return None  # what was read begins later
         messages: int = sum(
-            row["messages"]
-            for row in self._scanned.minutes
-            if row["topic"] == self._state.name and start_ms <= row["number"] < end_ms
+            row["messages"] for row in minutes if start_ms <= row["number"] < end_ms
         )
         return messages / (RATE_MINUTES * 60)
 
@@ -194,9 +212,6 @@ class TopicRows:
             moved = growth.progress(before, entries, appended, self._facts.at_ms)
         there = None if seen is None else seen.subscriptions.get(each.name)
         oldest, oldest_ms = each.oldest, each.oldest_ms
-        read = self._scanned.unread.get((state.name, each.name))
-        if oldest is not None and oldest_ms is None and read is not None:
-            oldest_ms = read["oldest_ms"]  # it is in the object store alone
         return {
             **self._about(),
             "subscription": each.name,
@@ -207,6 +222,7 @@ class TopicRows:
             "bytes_exact": state.sizes_exact,
             "oldest": oldest_ms,
             "age_s": None if oldest_ms is None else max(0, self._facts.at_ms - oldest_ms) / 1000,
+            "expires_in_s": self._expires_in_s(oldest_ms),
             "mark_ledger": None if acks is None else acks.mark_delete.ledger_id,
             "mark_entry": None if acks is None else acks.mark_delete.entry_id,
             "oldest_ledger": None if oldest is None else oldest.ledger_id,
@@ -228,6 +244,12 @@ class TopicRows:
             "unacked_messages": None if there is None else there.unacked_messages,
             "held_by": "" if there is None else holes.holders(there.consumers, None),
         }
+
+    def _expires_in_s(self, oldest_ms: int | None) -> float | None:
+        ttl_s = self._state.keeping.ttl_s
+        if oldest_ms is None or not ttl_s:
+            return None
+        return ttl_s - max(0, self._facts.at_ms - oldest_ms) / 1000
 
     def _messages(self, subscription: str, entries: int | None) -> dict[str, Any]:
         found = self._scanned.unread.get((self._state.name, subscription))
@@ -304,12 +326,20 @@ class TopicRows:
                     "entries": each.entries,
                     "bytes": each.size_bytes,
                     "bytes_on_bookies": sum(
-                        info.size_bytes * self._on_bookies(info.ledger_id) for info in gone
+                        info.size_bytes * self._copies(info.ledger_id) for info in gone
+                    ),
+                    "bytes_cold": sum(
+                        file.file_bytes
+                        for info in gone
+                        if (file := self._state.files.get(info.ledger_id)) is not None
                     ),
                 }
             )
         return rows
 
-    def _on_bookies(self, ledger_id: int) -> int:
-        file = self._state.files.get(ledger_id)
-        return 0 if file is not None and file.released_ms else self._copies(ledger_id)
+
+def _copies(metadata: LedgerMetadata | None) -> int:
+    """On bookies; 0 where the ledger has no record, so that bookies let go of it."""
+    if metadata is None:
+        return 0
+    return min(metadata.write_quorum, len(metadata.ensembles[-1].bookies))

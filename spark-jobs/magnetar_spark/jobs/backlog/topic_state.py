@@ -14,7 +14,6 @@ from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata
-from magnetar.ledger.reading import CopiesReader
 from magnetar.ledger.records import read_record
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
@@ -24,12 +23,13 @@ from magnetar.managed_ledger.record import (
     decode_managed_ledger,
     managed_ledger_key,
 )
+from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.records import OffloadRecord
-from magnetar.wire.entry import parse_metadata
-from magnetar.wire.framing import MalformedEntry
 from magnetar_spark.jobs.backlog.cursors import StoredCursor, acks_of, stored_cursors
 from magnetar_spark.jobs.backlog.durable_end import durable_end
+from magnetar_spark.jobs.backlog.entry_times import EntryTimes
 from magnetar_spark.jobs.backlog.policies import Keeping
+from magnetar_spark.jobs.backlog.trim_limits import NOT_COMPACTED, Compacted, compacted
 from magnetar_spark.log.ledgers import live_files
 from magnetar_spark.log.topics import log_name
 
@@ -58,6 +58,8 @@ class TopicState:
     ledgers: Mapping[int, LedgerMetadata]
     subscriptions: list[Subscription]
     keeping: Keeping
+    times: EntryTimes
+    compacted: Compacted = NOT_COMPACTED
     sizes_exact: bool = True
     cursor_bytes: int = 0
     deleting: Mapping[int, LedgerMetadata] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class TopicState:
 
 
 async def topic_state(
-    context: LedgerContext, topic: TopicName, keeping: Keeping
+    context: LedgerContext, topic: TopicName, keeping: Keeping, cold: ColdFiles
 ) -> TopicState | None:
     """None where the topic has no log (any more). Raises MetadataError, BookieError."""
     name = log_name(topic)
@@ -100,6 +102,7 @@ async def topic_state(
             exact = exact and known
             if found is not None:
                 ledgers[item.ledger_id] = found
+    files = await live_files(context.store, name)  # of ledgers that were let go meanwhile, too
     state = TopicState(
         topic,
         record,
@@ -107,14 +110,16 @@ async def topic_state(
         ledgers,
         [_subscription(index, each) for each in cursors],
         keeping,
+        EntryTimes(context, cold, name, ledgers, files),
+        await compacted(context.store, name, record.created_ms, keeping.compaction_bytes),
         exact,
         await _cursor_bytes(context, cursors),
         await _still_there(context, record.deleting),
-        await live_files(context.store, name),
+        files,
     )
     for start in range(0, len(state.subscriptions), RECORDS_AT_ONCE):
         some = state.subscriptions[start : start + RECORDS_AT_ONCE]
-        await asyncio.gather(*(add_oldest(context, state, each) for each in some))
+        await asyncio.gather(*(_add_oldest(state.times, each) for each in some))
     return state
 
 
@@ -172,21 +177,7 @@ async def _cursor_bytes(context: LedgerContext, cursors: list[StoredCursor]) -> 
     return total
 
 
-async def add_oldest(context: LedgerContext, state: TopicState, subscription: Subscription) -> None:
-    """Reads when the oldest unacknowledged entry was published, where there is one here."""
+async def _add_oldest(times: EntryTimes, subscription: Subscription) -> None:
+    """Reads when the oldest unacknowledged entry was published, where there is one."""
     if subscription.oldest is not None:
-        subscription.oldest_ms = await publish_ms(context, state, subscription.oldest)
-
-
-async def publish_ms(context: LedgerContext, state: TopicState, position: Position) -> int | None:
-    """When that entry was published; None where it is not on the bookies, or says no time."""
-    metadata = state.ledgers.get(position.ledger_id)
-    if metadata is None:
-        return None
-    (entry, *_) = await CopiesReader(context).read(
-        metadata, position.entry_id, position.entry_id, bytes_max=1
-    )
-    try:
-        return parse_metadata(entry.data).publish_time
-    except MalformedEntry:
-        return None
+        subscription.oldest_ms = await times.publish_ms(subscription.oldest)

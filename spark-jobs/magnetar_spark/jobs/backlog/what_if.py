@@ -34,6 +34,7 @@ class Scenario:
         return Keeping(
             keeping.retention if self.retention is None else self.retention,
             keeping.ttl_s if self.ttl_s is None else self.ttl_s,
+            keeping.compaction_bytes,
         )
 
 
@@ -83,8 +84,10 @@ async def freed(
     keeping: Keeping,
     ages: Ages,
     now_ms: int,
+    trim_limit: Position | None = None,
 ) -> Freed:
-    """What the scenario lets go of one topic. A cursor that cannot be read keeps everything."""
+    """What the scenario lets go of one topic. A cursor that cannot be read keeps everything, and
+    so does compaction behind `trim_limit`."""
     wanted = scenario.on(keeping)
     known = {name: each for name, each in acks.items() if each is not None}
     marks = {name: each.mark_delete for name, each in known.items()}
@@ -98,6 +101,8 @@ async def freed(
     if len(known) < len(acks):
         return Freed(scenario.name, expired, 0, 0, 0)
     rank = min((index.rank(*mark) for mark in marks.values()), default=index.rank_end)
+    if trim_limit is not None:
+        rank = min(rank, index.rank(*trim_limit))
     gone = trimmable(index, rank, wanted.retention, now_ms)
     return Freed(
         scenario.name,
