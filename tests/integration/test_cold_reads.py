@@ -212,7 +212,7 @@ def test_what_goes_takes_its_files_with_it(
     moved(cluster, topic, folder, 3)
     assert len(files(folder, topic)) == 3
     assert httpx.delete(rest(cluster, topic, "").rstrip("/")).status_code == 204
-    assert files(folder, topic) == []
+    wait_for(lambda: not files(folder, topic), "the files of what was deleted are gone")
     document = json.dumps(get_json(rest(cluster, "persistent://public/default", "")[:-1]))
     assert topic not in document
     kept = "persistent://public/default/kept"

@@ -1,6 +1,8 @@
 """Attempts of the job `offload`: what a commit needs, and what is left where it fails."""
 
+import time
 from collections.abc import Callable, Sequence
+from datetime import datetime, tzinfo
 from pathlib import Path
 
 import msgspec
@@ -21,6 +23,7 @@ from magnetar.offload.records import (
     job_key,
 )
 from magnetar.offload.stores import StoreSpec, open_object_store
+from magnetar_spark.jobs import sweeping
 from magnetar_spark.jobs.offload.attempts import (
     Attempt,
     begin,
@@ -31,7 +34,8 @@ from magnetar_spark.jobs.offload.attempts import (
 )
 from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
 from magnetar_spark.jobs.offload.work import LedgerTask, Result
-from magnetar_spark.jobs.offload.writing import PROPERTY_CLUSTER
+from magnetar_spark.jobs.summary import State, Summary
+from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER
 from magnetar_spark.log.ledgers import live_file
 
 NAME = "public/default/persistent/t"
@@ -228,3 +232,45 @@ async def test_the_sweep_takes_what_nobody_names_and_this_cluster_wrote(
     gone: Callable[[Attempt], bool] = lambda each: not paths[each.key].exists()  # noqa: E731
     assert [gone(each) for each in (live, begun, lost, foreign)] == [False, False, True, False]
     assert other.exists()
+
+
+async def test_a_torn_file_of_nobody_is_kept_and_told_and_the_sweep_goes_on(
+    store: Silent, tmp_path: Path
+) -> None:
+    """It may be another cluster's, and be its only copy."""
+    spec = task(tmp_path).store
+    paths: list[Path] = []
+    for _ in range(5):
+        lost = await begin(store, task(tmp_path), "job", 5)
+        await store.delete(lost.key)
+        paths.append(written(tmp_path, lost.path))
+    torn = sorted(paths)[:2]
+    torn[0].write_bytes(torn[0].read_bytes()[:-9])
+    torn[1].write_bytes(b"")
+    swept = await sweep(store, spec, NAME, "here", age_s=-60)
+    assert (swept.files, swept.errors) == (3, [])
+    assert [path for path in paths if path.exists()] == sorted(torn, key=paths.index)
+    summary = Summary("offload")
+    swept.tell(summary, "leftoversRemoved")
+    assert (summary.state, summary.exit_code) == (State.SUCCEEDED, 0)
+    assert summary.metrics == {"leftoversRemoved": 3, "leftoversKept": 2}
+    told = "\n".join(summary.lines())
+    assert all(path.name in told for path in torn)
+
+
+async def test_by_a_clock_that_is_ahead_nothing_is_a_leftover_early(
+    store: Silent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = await begin(store, task(tmp_path), "job", 5)
+    await store.delete(lost.key)
+    whole = written(tmp_path, lost.path)
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Ahead":
+            return cls.fromtimestamp(time.time() + 365 * 24 * 3600, tz)
+
+    monkeypatch.setattr(sweeping, "datetime", Ahead)
+    swept = await sweep(store, task(tmp_path).store, NAME, "here", age_s=24 * 3600)
+    assert (swept.files, swept.errors) == (0, [])
+    assert whole.exists()

@@ -1,9 +1,13 @@
-"""Bookies let go of a ledger only while its file is there."""
+"""Bookies let go of a ledger while its file is there, and once two clocks say that it is due."""
 
+import os
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
 import msgspec
+import pytest
 from tests.unit.ledger.stage import NAME, Stage, write
 
 from magnetar.ledger.bookies import LocalBookies
@@ -15,9 +19,31 @@ from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.offload.releasing import release
 from magnetar_spark.log.access import Log
 
+HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
 
-async def test_a_file_that_went_missing_keeps_the_ledger(tmp_path: Path) -> None:
-    """Also where a run that was cut short has noted already that the ledger may go."""
+
+class Moved:
+    """A ledger that is live in a file."""
+
+    def __init__(self, stage: Stage, log: Log, whole: Path, ledger_id: int) -> None:
+        self.stage = stage
+        self.log = log
+        self.whole = whole
+        self.ledger_id = ledger_id
+        spec = StoreSpec("filesystem", str(whole.parent))
+        self.file = OffloadRecord(ledger_id, "a", spec, whole.name, 5, 1, 5, 0, 1, 2, 3)
+
+    async def note(self, **fields: int) -> None:
+        noted = msgspec.structs.replace(self.file, **fields)
+        await self.stage.store.put(offload_key(NAME, self.ledger_id), encode(noted))
+
+    async def on_bookies(self) -> bool:
+        return await self.stage.store.get(ledger_key(self.ledger_id)) is not None
+
+
+@pytest.fixture
+async def moved(tmp_path: Path) -> AsyncIterator[Moved]:
     stage = Stage()
     client, bookies = stage.client(), LocalBookies([stage.bookie])
     writer = await client.create({})
@@ -25,17 +51,50 @@ async def test_a_file_that_went_missing_keeps_the_ledger(tmp_path: Path) -> None
     await writer.close()
     context = LedgerContext(stage.store, bookies, stage.clock, SINGLE, Random(1))
     log = Log(stage.store, bookies, context, None)  # type: ignore[arg-type]
-    whole = tmp_path / "file.parquet"
-    spec, ledger_id = StoreSpec("filesystem", str(tmp_path)), writer.ledger_id
-    file = OffloadRecord(ledger_id, "a", spec, whole.name, 5, 1, 5, 0, 1, 2, 3)
-    key = offload_key(NAME, ledger_id)
-    for released_ms in (0, 9):
-        noted = msgspec.structs.replace(file, released_ms=released_ms)
-        await stage.store.put(key, encode(noted))
-        found = await release(log, [(NAME, 0)], now_ms=10)
-        assert (found.ledgers, len(found.errors)) == (0, 1)
-        assert await stage.store.get(ledger_key(ledger_id)) is not None
-    whole.write_bytes(b"whole")
-    assert (await release(log, [(NAME, 0)], now_ms=10)).ledgers == 1
-    assert await stage.store.get(ledger_key(ledger_id)) is None
+    yield Moved(stage, log, tmp_path / "file.parquet", writer.ledger_id)
     await client.close()
+
+
+async def test_a_file_that_went_missing_keeps_the_ledger(moved: Moved) -> None:
+    """Also where a run that was cut short has noted already that the ledger may go."""
+    for released_ms in (0, 9):
+        await moved.note(released_ms=released_ms)
+        found = await release(moved.log, [(NAME, 0)], now_ms=10)
+        assert (found.ledgers, len(found.errors)) == (0, 1)
+        assert await moved.on_bookies()
+    moved.whole.write_bytes(b"whole")
+    assert (await release(moved.log, [(NAME, 0)], now_ms=10)).ledgers == 1
+    assert not await moved.on_bookies()
+
+
+@pytest.mark.parametrize("ahead", ["the job's", "the writer's, behind"])
+async def test_a_host_whose_clock_is_a_year_off_lets_go_of_nothing(
+    moved: Moved, ahead: str
+) -> None:
+    moved.whole.write_bytes(b"whole")
+    now_ms = time.time_ns() // 1_000_000
+    noted_ms, here_ms = (now_ms, now_ms + YEAR_MS)
+    if ahead != "the job's":
+        noted_ms, here_ms = noted_ms - YEAR_MS, now_ms
+    await moved.note(offloaded_ms=noted_ms)
+    found = await release(moved.log, [(NAME, 4 * HOUR_MS)], now_ms=here_ms)
+    assert found.ledgers == 0
+    ((_, ledger_id, error),) = found.errors
+    assert ledger_id == moved.ledger_id
+    assert "8,760.0 h old by the clocks of jobs' hosts" in error
+    assert f"0.0 h by the clock of filesystem:{moved.whole.parent}" in error
+    assert await moved.on_bookies()
+
+
+async def test_what_both_clocks_say_is_due_goes(moved: Moved) -> None:
+    """One that is not due yet by the store, by less than clocks may differ, is not told."""
+    moved.whole.write_bytes(b"whole")
+    now_ms = time.time_ns() // 1_000_000
+    await moved.note(offloaded_ms=now_ms - HOUR_MS)
+    for age_ms, ledgers in ((HOUR_MS - 60_000, 0), (HOUR_MS + 60_000, 1)):
+        written_s = (now_ms - age_ms) / 1000
+        os.utime(moved.whole, (written_s, written_s))
+        found = await release(moved.log, [(NAME, HOUR_MS)], now_ms=now_ms)
+        assert (found.ledgers, found.errors) == (ledgers, [])
+    assert not await moved.on_bookies()
+    assert list(moved.whole.parent.iterdir()) == [moved.whole]

@@ -1,52 +1,34 @@
 """Deletes files of compacted topics that a record says nobody needs any more.
 
-Files go before the record that names them, so what is cut short is taken up again. What is not
-there any more is as good as deleted. Nothing is deleted for being unknown, but for one case: what
-lies in the folder of an attempt whose job is dead, which is that attempt's alone.
+Files go before the record that names them, so what is cut short is taken up again; those of deleted
+topics become trash (`offload.trash`). What is not there any more is as good as deleted. Nothing is
+deleted for being unknown, but for one case: what lies in the folder of an attempt whose job is
+dead, which is that attempt's alone.
 """
 
 import asyncio
-import uuid
 from collections.abc import Iterable
 from typing import Final
 
 from magnetar.compaction.records import (
     RetiredFile,
-    Trash,
     compaction_key,
     decode_compaction,
-    decode_trash,
-    encode,
     files_of,
     request_key,
-    trash_key,
 )
 from magnetar.core.errors import MagnetarError
-from magnetar.core.log import get_logger
-from magnetar.metadata.store import BadRevision, Delete, MetadataStore, Put
+from magnetar.metadata.store import BadRevision, Delete, MetadataStore
 from magnetar.offload.stores import StoreSpec, open_object_store, store_error
+from magnetar.offload.trash import DELETE_TIMEOUT_S, TrashedFile, delete_file, put_in_trash
 
 ATTEMPTS_MAX: Final = 8
-DELETE_TIMEOUT_S: Final = 90.0
-"""One request, with the store's own retries."""
-
-log = get_logger("magnetar.compaction")
 
 
 async def delete_files(files: Iterable[RetiredFile]) -> None:
     """Raises ColdStoreUnavailable, OffloadMisconfigured; what was deleted by then stays so."""
-    import obstore
-    from obstore.exceptions import NotFoundError
-
     for file in files:
-        store = open_object_store(file.store)
-        try:
-            async with asyncio.timeout(DELETE_TIMEOUT_S):
-                await obstore.delete_async(store, file.path)
-        except (NotFoundError, FileNotFoundError):
-            continue
-        except Exception as error:
-            raise store_error(error, file.path) from error
+        await delete_file(open_object_store(file.store), file.path)
 
 
 async def delete_folder(spec: StoreSpec, folder: str) -> int:
@@ -78,22 +60,11 @@ async def discard(store: MetadataStore, name: str, log_created_ms: int, now_ms: 
         await store.delete(request_key(name))
         if stored is None or record is None:
             return False
-        files = files_of(record, now_ms)
-        trash = Put(trash_key(uuid.uuid4().hex), encode(Trash(files)))
+        files = [TrashedFile(file.store, file.path) for file in files_of(record, now_ms)]
+        trash = put_in_trash(name, files, now_ms)
         try:
             await store.transact([Delete(key, stored.revision), *([trash] if files else [])])
         except BadRevision:
             continue  # an artefact that was committed just before, or another who discards
         return bool(files)
     raise MagnetarError(f"{key} changed {ATTEMPTS_MAX} times while it was deleted")
-
-
-async def empty_trash(store: MetadataStore) -> int:
-    """Deletes what deleted topics have left; how many files. Errors leave the rest for later."""
-    count = 0
-    for stored in await store.list(trash_key("")):
-        files = decode_trash(stored.key, stored.value).files
-        await delete_files(files)
-        await store.delete(stored.key)
-        count += len(files)
-    return count

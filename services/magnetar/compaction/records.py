@@ -1,4 +1,4 @@
-"""What metadata says of compacted topics: artefacts that are live, attempts, jobs, requests, trash.
+"""What metadata says of compacted topics: artefacts that are live, attempts, jobs, requests.
 
 - `/compactions/{managed ledger}`: the files that together hold the latest value of each key up to
   the horizon. Written by compare-and-swap only, in one transaction with a check of the log's own
@@ -8,7 +8,8 @@
   It is put before the first byte, and goes in the transaction that makes the files live.
 - `/compaction-jobs/{job}`: lives while the job does. An attempt whose job has no key is a leftover.
 - `/compaction-requests/{managed ledger}`: what `pulsar-admin topics compact` asked for last.
-- `/compaction-trash/{uuid}`: files of nobody any more, of topics that were deleted.
+
+What topics that were deleted leave behind is in the trash of all cold files (`offload.trash`).
 
 Files that another artefact has replaced stand in its record as `retired`, and are deleted after
 RETIRED_GRACE_MS: who has them open can finish.
@@ -27,7 +28,6 @@ COMPACTIONS_PREFIX: Final = "/compactions/"
 ATTEMPTS_PREFIX: Final = "/compaction-attempts/"
 JOBS_PREFIX: Final = "/compaction-jobs/"
 REQUESTS_PREFIX: Final = "/compaction-requests/"
-TRASH_PREFIX: Final = "/compaction-trash/"
 
 RETIRED_GRACE_MS: Final = 30 * 60_000
 FILES_MAX: Final = 1_000
@@ -123,17 +123,10 @@ class CompactionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in (RequestState.SUCCESS, RequestState.ERROR)
 
 
-class Trash(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Files of a topic that was deleted."""
-
-    files: tuple[RetiredFile, ...]
-
-
 encode = msgspec.json.Encoder().encode
 _record_decoder = msgspec.json.Decoder(CompactionRecord)
 _attempt_decoder = msgspec.json.Decoder(CompactionAttempt)
 _request_decoder = msgspec.json.Decoder(CompactionRequest)
-_trash_decoder = msgspec.json.Decoder(Trash)
 
 
 def compaction_key(name: str) -> str:
@@ -150,10 +143,6 @@ def attempt_key(name: str, attempt: str) -> str:
 
 def job_key(job: str) -> str:
     return JOBS_PREFIX + job
-
-
-def trash_key(name: str) -> str:
-    return TRASH_PREFIX + name
 
 
 def attempt_folder(name: str, attempt: str) -> str:
@@ -181,8 +170,3 @@ def decode_attempt(key: str, value: bytes) -> CompactionAttempt:
 def decode_request(key: str, value: bytes) -> CompactionRequest:
     """Raises MetadataError naming the key where the value is no request."""
     return decoded(_request_decoder, key, value, "request to compact")
-
-
-def decode_trash(key: str, value: bytes) -> Trash:
-    """Raises MetadataError naming the key where the value names no files."""
-    return decoded(_trash_decoder, key, value, "list of files")

@@ -83,7 +83,7 @@ class ManagedLedgerFactory:
         self._store = store
         self._tasks = TaskSet("managed_ledger")
         self._timer = PersistTimer()
-        self.cold = ColdLedgers(store, settings.cold_cache_bytes_max)
+        self.cold = ColdLedgers(store, settings.cold_cache_bytes_max, clock)
         self._context = Context(
             store,
             ledgers,

@@ -6,7 +6,8 @@ cut apart: a caller that is cancelled meanwhile (its client left, its time is ov
 them. Otherwise the next write would meet the revision of the last and take itself for fenced.
 
 A ledger leaves the record before its bytes go: its id moves to `deleting`, and is dropped from
-there by the first write after the deletion, so whatever a crash interrupts is taken up again.
+there by the first write after the deletion, so whatever a crash interrupts is taken up again. One
+that cannot be deleted now stays there, and the others go.
 
 Every write carries the claim of the topic's owner, and is repeated where its outcome is unknown:
 see `guarded`.
@@ -35,7 +36,7 @@ from magnetar.managed_ledger.record import (
     encode,
     managed_ledger_key,
 )
-from magnetar.metadata.store import BadRevision, Delete, Operation, Put
+from magnetar.metadata.store import BadRevision, Delete, MetadataUnavailable, Operation, Put
 
 T = TypeVar("T")
 
@@ -167,18 +168,35 @@ class LedgerList:
 
     async def _delete_retired(self) -> None:
         try:
-            while retired := self._record.deleting:
-                for ledger_id in retired:
-                    await self._context.ledgers.delete(ledger_id)
+            while gone := await self._deleted_of(self._record.deleting):
                 # After their own records: a job that is at one of them cannot commit it any more.
-                await self._context.cold.delete(self.name, retired)
-                left = tuple(i for i in self._record.deleting if i not in retired)
+                await self._context.cold.delete(self.name, gone)
+                left = tuple(i for i in self._record.deleting if i not in gone)
                 self._record = msgspec.structs.replace(self._record, deleting=left)
         except MagnetarError as error:
             # They stay in the record: the next trim, or the next who opens it, deletes them.
             log.info("ledgers not deleted now", managed_ledger=self.name, error=str(error))
         finally:
             self._deleting = False
+
+    async def _deleted_of(self, retired: tuple[int, ...]) -> set[int]:
+        """Those of them that are gone now; raises MetadataUnavailable."""
+        gone: set[int] = set()
+        for ledger_id in retired:
+            try:
+                await self._context.ledgers.delete(ledger_id)
+            except MetadataUnavailable:
+                raise
+            except MagnetarError as error:
+                log.info(
+                    "ledger not deleted now",
+                    managed_ledger=self.name,
+                    ledger=ledger_id,
+                    error=str(error),
+                )
+            else:
+                gone.add(ledger_id)
+        return gone
 
     # -- the rest of the record
 

@@ -15,10 +15,9 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie.api import NoSuchLedger
-from magnetar.compaction.deleting import discard, empty_trash
-from magnetar.core.errors import MagnetarError, MetadataError, NotFound
+from magnetar.compaction.deleting import discard
+from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
-from magnetar.core.log import get_logger
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.guarded import check_claim, write_guarded
@@ -41,8 +40,6 @@ from magnetar.metadata.store import ABSENT, BadRevision, Delete, Put, Record
 
 CURSORS_LOADED_AT_ONCE_MAX: Final = 32
 ATTEMPTS_MAX: Final = 8
-
-log = get_logger("magnetar.managed_ledger")
 
 
 async def open_managed_ledger(
@@ -209,11 +206,4 @@ async def _finish_deletion(
 async def _discard_compacted(name: str, created_ms: int, context: Context) -> None:
     """No artefact becomes live of a log whose record is marked: this one is the last."""
     if await discard(context.store, name, created_ms, context.clock.now_ms()):
-        context.tasks.start(_empty_trash(context), "empty compaction's trash")
-
-
-async def _empty_trash(context: Context) -> None:
-    try:
-        await empty_trash(context.store)
-    except MagnetarError as error:
-        log.info("compacted files not deleted now", error=str(error))
+        context.cold.empty_trash_soon()

@@ -5,15 +5,24 @@ that may be cold, one list for a batch of ledgers that were deleted. Files and r
 `ColdFiles`'s. pyarrow and obstore are imported with the first file.
 
 Deleting: the ledger's own record has gone before, by which a job that is about to commit a file of
-it fails. So the list that is made here shows every file that can be live; each file goes first,
-then its record, so that what is cut short is found again.
+it fails. So the list that is made here shows every file that can be live. In one transaction their
+records go, and the files are noted as `trash`: metadata alone says whether a ledger is deleted, and
+a store that is away, for now or for good, holds nobody up. The trash is emptied in the background:
+EMPTY_PASSES_MAX times with back-off and jitter, and again with each deletion; jobs do it, too.
 """
 
+import asyncio
+import random
 from collections.abc import Collection
+from typing import Final
 
 from magnetar.bookie.api import NoSuchEntry, StoredEntry
+from magnetar.core.clock import Clock, SystemClock
+from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.ids import Position
-from magnetar.metadata.store import BadRevision, MetadataStore
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
+from magnetar.metadata.store import BadRevision, Delete, MetadataStore, Record
 from magnetar.offload.cold_files import CACHE_BYTES_DEFAULT, ColdFiles, FileRef
 from magnetar.offload.errors import ColdFileCorrupt
 from magnetar.offload.file_format import ColdEntry
@@ -22,8 +31,20 @@ from magnetar.offload.records import (
     decode_offload,
     offload_key,
     offloads_prefix,
+    parse_offload_key,
     request_key,
 )
+from magnetar.offload.trash import TrashedFile, empty_trash, put_in_trash
+
+TRASHED_AT_ONCE_MAX: Final = 50
+"""Files per transaction."""
+TRASH_ATTEMPTS_MAX: Final = 8
+"""Where jobs change the records meanwhile."""
+EMPTY_PASSES_MAX: Final = 8
+EMPTY_RETRY_S: Final = 30.0
+EMPTY_RETRY_S_MAX: Final = 1800.0
+
+log = get_logger("magnetar.offload")
 
 
 class ColdLedger:
@@ -77,9 +98,18 @@ class ColdLedger:
 class ColdLedgers:
     """See the module's text. One per process; `close` at its end."""
 
-    def __init__(self, store: MetadataStore, cache_bytes_max: int = CACHE_BYTES_DEFAULT) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        cache_bytes_max: int = CACHE_BYTES_DEFAULT,
+        clock: Clock | None = None,
+    ) -> None:
         self.files = ColdFiles(cache_bytes_max)
         self._store = store
+        self._clock = clock or SystemClock()
+        self._tasks = TaskSet("trash")
+        self._emptying: asyncio.Task[None] | None = None
+        self._more: asyncio.Event | None = None
 
     async def record(self, name: str, ledger_id: int) -> OffloadRecord | None:
         """What is live of this ledger."""
@@ -101,24 +131,82 @@ class ColdLedgers:
         return None if record is None else ColdLedger(self.files, record)
 
     async def delete(self, name: str, ledger_ids: Collection[int]) -> None:
-        """Deletes the files of these ledgers, whose own records have gone, and their records."""
+        """Has the files of these ledgers deleted, whose own records have gone. Idempotent.
+
+        Asks no store. Raises MetadataError where a record cannot be read, after the others.
+        """
         wanted = frozenset(ledger_ids)
-        for stored in await self._store.list(offloads_prefix(name)):
-            record = decode_offload(stored.key, stored.value)
-            if record.ledger_id not in wanted:
-                continue
-            await self.files.delete(file_ref(record))
+        for _ in range(TRASH_ATTEMPTS_MAX):
+            found = [
+                stored
+                for stored in await self._store.list(offloads_prefix(name))
+                if parse_offload_key(stored.key)[1] in wanted
+            ]
+            if await self._trashed(name, found):
+                return
+        raise MetadataError(
+            f"{offloads_prefix(name)} changed {TRASH_ATTEMPTS_MAX} times while ledgers were deleted"
+        )
+
+    async def _trashed(self, name: str, found: list[Record]) -> bool:
+        """Whether none of the records was changed by a job meanwhile."""
+        unreadable: MetadataError | None = None
+        readable: list[tuple[Record, FileRef]] = []
+        for stored in found:
             try:
-                await self._store.delete(stored.key, expected=stored.revision)
+                readable.append((stored, file_ref(decode_offload(stored.key, stored.value))))
+            except MetadataError as error:
+                unreadable = error
+        for start in range(0, len(readable), TRASHED_AT_ONCE_MAX):
+            some = readable[start : start + TRASHED_AT_ONCE_MAX]
+            files = [TrashedFile(ref.store, ref.path) for _, ref in some]
+            trash = put_in_trash(name, files, self._clock.now_ms())
+            gone = [Delete(stored.key, stored.revision) for stored, _ in some]
+            try:
+                await self._store.transact([trash, *gone])
             except BadRevision:
-                # A job noted meanwhile that the bookies have let go: the file is the same.
-                await self._store.delete(stored.key)
+                return False
+            self.empty_trash_soon()
+            for _, ref in some:
+                self.files.forget(ref)
+        if unreadable is not None:
+            raise unreadable
+        return True
+
+    def empty_trash_soon(self) -> None:
+        """Has what is in the trash deleted; one at a time does it."""
+        if self._emptying is None or self._emptying.done():
+            self._more = asyncio.Event()
+            self._emptying = self._tasks.start(self._empty_trash(self._more), "empty")
+        elif self._more is not None:
+            self._more.set()
+
+    async def _empty_trash(self, more: asyncio.Event) -> None:
+        passes, pause_s = 0, EMPTY_RETRY_S
+        while passes < EMPTY_PASSES_MAX:
+            more.clear()
+            try:
+                left = (await empty_trash(self._store)).left
+            except MagnetarError as error:
+                left = [("metadata", str(error))]
+            passes += 1
+            for what, why in left:
+                log.info("files not deleted now", what=what, error=why)
+            if not left and not more.is_set():
+                return
+            try:
+                async with asyncio.timeout(pause_s * random.uniform(0.5, 1.0)):
+                    await more.wait()
+                passes, pause_s = 0, EMPTY_RETRY_S
+            except TimeoutError:
+                pause_s = min(EMPTY_RETRY_S_MAX, 2 * pause_s)
 
     async def forget_request(self, name: str) -> None:
         """The managed ledger goes: what was asked for it is of no interest any more."""
         await self._store.delete(request_key(name))
 
     async def close(self) -> None:
+        await self._tasks.stop()
         await self.files.close()
 
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.tasks import TaskSet
-from magnetar.offload.errors import ColdFileMissing, ColdStoreUnavailable
+from magnetar.offload.errors import ColdStoreUnavailable
 from magnetar.offload.file_format import ColdEntry, EntryFile
-from magnetar.offload.stores import StoreSpec, open_object_store, store_error
+from magnetar.offload.stores import StoreSpec, open_object_store
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -129,20 +129,6 @@ class ColdFiles:
         if ahead:
             self._read_ahead(file, ref, number + 1)
         return entries
-
-    async def delete(self, ref: FileRef) -> None:
-        """Deletes the file; one that is not there is no error. Raises ColdStoreUnavailable."""
-        import obstore
-
-        self.forget(ref)
-        store = self.store(ref.store)
-        try:
-            async with asyncio.timeout(FETCH_DEADLINE_S):
-                await obstore.delete_async(store, ref.path)
-        except Exception as error:
-            failed = store_error(error, f"{ref.store}/{ref.path}")
-            if not isinstance(failed, ColdFileMissing):
-                raise failed from error
 
     def forget(self, ref: FileRef) -> None:
         """Lets go of what is in memory of a file."""

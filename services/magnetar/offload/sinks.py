@@ -1,11 +1,14 @@
 """Where an entry file's bytes go: a file in a folder, or an upload in parts.
 
 A sink's `close` returns once the file is whole and stays: of a folder, its file and every folder
-that was made for it are on the disk, for bookies will let go of what it holds. `abandon` lets go of
-what there is, which is no file; whoever put the attempt on record deletes it.
+that was made for it are on the disk, for bookies will let go of what it holds. Whoever opened the
+store first has made its folder, and those above, without a trace: so all above are brought to the
+disk, up to where the volume is mounted. `abandon` lets go of what there is, which is no file;
+whoever put the attempt on record deletes it.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +36,8 @@ class FolderSink:
     """A file in a folder, on the disk once it is closed."""
 
     def __init__(self, root: Path, path: Path) -> None:
-        self._made = [path.parent, *path.parent.parents][: len(path.relative_to(root).parts)]
+        self._root = root
+        self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("xb")
 
@@ -44,7 +48,7 @@ class FolderSink:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        for folder in self._made:
+        for folder in _folders_of(self._root, self._path):
             _sync_folder(folder)
 
     def abandon(self) -> None:
@@ -80,6 +84,21 @@ class ObjectSink:
             self._upload.close()
         except Exception as error:  # noqa: BLE001 - it failed already, and what for was told
             log.info("upload not ended", path=self._path, error=str(error))
+
+
+def _folders_of(root: Path, path: Path) -> Iterator[Path]:
+    """Those that may have been made for the file, innermost first.
+
+    Above the store nobody has made anything where we may not write, or on another volume.
+    """
+    path, root = path.absolute(), root.absolute()
+    yield from path.parents[: len(path.relative_to(root).parts)]
+    volume = root.stat().st_dev
+    for folder in root.parents:
+        if folder.stat().st_dev != volume:
+            return
+        if os.access(folder, os.R_OK | os.W_OK):
+            yield folder
 
 
 def _sync_folder(folder: Path) -> None:

@@ -99,7 +99,7 @@ class Summary:
         for name, value in self.metrics.items():
             yield f"  {name:<{width}}  {_number(value)}"
         for each in self.details:
-            if "error" in each:
+            if "error" in each or "note" in each:
                 yield "  " + ", ".join(f"{name} {value}" for name, value in each.items())
         if self.error and self.state is State.FAILED:
             yield f"  {self.error}"

@@ -8,7 +8,7 @@ from tests.unit.ledger.stage import NAME, Stage, publish
 
 from magnetar.broker.dispatch.compacted import RENEW_S, CompactedLog
 from magnetar.compaction.artefact import Artefacts
-from magnetar.compaction.deleting import delete_files, discard, empty_trash
+from magnetar.compaction.deleting import delete_files, discard
 from magnetar.compaction.records import (
     CompactedFile,
     CompactionRecord,
@@ -26,6 +26,7 @@ from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.errors import ColdFileMissing
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.stores import StoreSpec
+from magnetar.offload.trash import empty_trash
 
 PER_LEDGER = 4
 

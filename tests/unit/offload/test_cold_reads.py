@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from tests.unit.ledger.stage import NAME, Stage, publish, turns
 
 from magnetar.core.errors import MagnetarError, NotFound
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.managed_ledger.settings import ManagedLedgerSettings, Retention
 from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.store import MetadataUnavailable, Record
+from magnetar.metadata.store import Delete, MetadataUnavailable, Operation, Record
 from magnetar.offload.errors import ColdFileMissing, ColdStoreUnavailable
 from magnetar.offload.records import (
     encode,
@@ -27,6 +29,7 @@ from magnetar.offload.records import (
     offloads_prefix,
 )
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
+from magnetar.offload.trash import TRASH_PREFIX
 
 SMALL = ManagedLedgerSettings(rollover_entries_max=20, rollover_ms_min=0)
 ENTRIES = entries_of(100, 3000)
@@ -42,10 +45,19 @@ class CountingStore(MemoryStore):
 
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         """With `dies_at`, nothing is written from the first such key on."""
+        self._may_die(key)
+        return await super().delete(key, expected=expected)
+
+    async def transact(self, operations: Sequence[Operation]) -> int:
+        for each in operations:
+            if isinstance(each, Delete):
+                self._may_die(each.key)
+        return await super().transact(operations)
+
+    def _may_die(self, key: str) -> None:
         if self.dies_at and key.startswith(self.dies_at):
             self.dies_at = "/"
             raise MetadataUnavailable("killed")
-        return await super().delete(key, expected=expected)
 
     async def get(self, key: str) -> Record | None:
         self.asked.append(key)
@@ -92,6 +104,11 @@ class ColdStage(Stage):
 
     def files(self) -> list[str]:
         return sorted(path.name for path in self.folder.rglob("*.parquet"))
+
+    async def emptied(self) -> None:
+        """Waits until nothing is left to delete in any store."""
+        while await self.store.list(TRASH_PREFIX):
+            await turns(20)
 
 
 @pytest.fixture
@@ -229,6 +246,7 @@ async def test_trimming_deletes_files_and_records(stage: ColdStage) -> None:
     await turns(200)
     while len(left := await stage.store.list(offloads_prefix(NAME))) != 1:
         await turns(20)
+    await stage.emptied()
     assert len(stage.files()) == 1
     assert [stored.key for stored in left] == [offload_key(NAME, ids[2])]
     assert data_of(await everything(ledger)) == ENTRIES[40:]
@@ -239,6 +257,7 @@ async def test_deleting_a_topic_deletes_its_files(stage: ColdStage) -> None:
     factory = stage.factory()
     await stage.move(await stage.filled(factory), 3)
     await factory.delete(NAME)
+    await stage.emptied()
     assert stage.files() == []
     assert await stage.store.list("/offload") == []
     with pytest.raises(NotFound):
@@ -246,8 +265,8 @@ async def test_deleting_a_topic_deletes_its_files(stage: ColdStage) -> None:
     await factory.close()
 
 
-async def test_a_deletion_that_was_cut_short_is_taken_up_again(stage: ColdStage) -> None:
-    """The store is away: the ledgers stay in `deleting`, and nothing is forgotten."""
+async def test_what_a_store_that_is_away_has_is_deleted_when_it_is_back(stage: ColdStage) -> None:
+    """Its files stay on record, also where the broker ends meanwhile."""
     factory = stage.factory()
     ledger = await stage.filled(factory)
     ids = await stage.move(ledger, 2)
@@ -257,17 +276,81 @@ async def test_a_deletion_that_was_cut_short_is_taken_up_again(stage: ColdStage)
     ledger.retention = Retention()
     ledger.cursors["sub"].ack_cumulative(Position(ids[1], 19))
     await ledger.trim()
-    await turns(200)
+    while await stage.store.list(offloads_prefix(NAME)):
+        await turns(20)
+    assert [await stage.store.get(ledger_key(each)) for each in ids] == [None, None]
     await factory.close()
-    stored = await stage.store.get(managed_ledger_key(NAME))
-    assert stored is not None
-    assert set(ids) <= set(decode_managed_ledger(stored.key, stored.value).deleting)
-    assert len(await stage.store.list(offloads_prefix(NAME))) == 2
     stage.folder.unlink()
     away.rename(stage.folder)
+    assert len(stage.files()) == 2
+    factory = stage.factory()
+    factory.cold.empty_trash_soon()
+    await stage.emptied()
+    assert stage.files() == []
+    await factory.close()
+
+
+async def test_a_topic_whose_store_is_gone_is_deleted_and_made_anew(stage: ColdStage) -> None:
+    factory = stage.factory()
+    await stage.move(await stage.filled(factory), 3)
+    away = stage.folder.with_name("away")
+    stage.folder.rename(away)
+    await factory.delete(NAME)
+    assert not await factory.exists(NAME)
+    assert await stage.store.list("/offload") == []
+    assert await stage.store.list("/ledgers/") == []
+    stage.folder.mkdir()
+    await stage.move(await stage.filled(factory), 2)
+    new = stage.files()
+    for path in away.rglob("*.parquet"):
+        path.rename(stage.folder / path.relative_to(away))
+    assert len(stage.files()) == 5
+    factory.cold.empty_trash_soon()
+    await stage.emptied()
+    assert stage.files() == new
+    assert data_of(await everything(await factory.open(NAME))) == ENTRIES
+    await factory.close()
+
+
+async def test_a_store_that_is_away_does_not_keep_the_files_of_others(stage: ColdStage) -> None:
+    factory = stage.factory()
+    ledger = await stage.filled(factory)
+    here, stage.spec = stage.spec, StoreSpec(FILESYSTEM, str(stage.folder / "other"))
+    first = await stage.move(ledger, 1)
+    stage.spec = here
+    second = ledger.ledgers[1].ledger_id
+    await move(stage.store, stage.client(), NAME, second, here)
+    (stage.folder / "other").rename(stage.folder / "away")
+    ledger.retention = Retention()
+    ledger.cursors["sub"].ack_cumulative(Position(second, 19))
+    await ledger.trim()
+    while len(stage.files()) > 1:
+        await turns(20)
+    assert stage.files() == [f"{first[0]:020d}-test.parquet"]
+    await factory.close()
+
+
+async def test_a_ledger_that_cannot_be_deleted_does_not_keep_the_others(stage: ColdStage) -> None:
+    factory = stage.factory()
+    ledger = await stage.filled(factory)
+    ids = [info.ledger_id for info in ledger.ledgers[:3]]
+    key = ledger_key(ids[0])
+    stored = await stage.store.get(key)
+    assert stored is not None
+    await stage.store.put(key, b"unreadable")
+    ledger.retention = Retention()
+    ledger.cursors["sub"].ack_cumulative(Position(ids[2], 19))
+    await ledger.trim()
+    while any([await stage.store.get(ledger_key(each)) for each in ids[1:]]):
+        await turns(20)
+    await factory.close()
+    record = await stage.store.get(managed_ledger_key(NAME))
+    assert record is not None
+    assert ids[0] in decode_managed_ledger(record.key, record.value).deleting
+    await stage.store.put(key, stored.value)
     factory = stage.factory()
     await factory.open(NAME)
-    while stage.files() or await stage.store.list(offloads_prefix(NAME)):
+    while await stage.store.get(key):
         await turns(20)
     await factory.close()
 
@@ -287,6 +370,8 @@ async def test_a_topics_deletion_that_is_killed_at_any_point_is_finished_by_the_
     factory = stage.factory()
     with pytest.raises(NotFound):
         await factory.open(NAME, create=False)
+    factory.cold.empty_trash_soon()  # as the next deletion does, and the next job
+    await stage.emptied()
     assert stage.files() == []
     assert await stage.store.list("/offload") == []
     assert await stage.store.list("/ledgers/") == []
@@ -306,6 +391,7 @@ async def test_only_what_a_record_names_is_deleted(stage: ColdStage) -> None:
     assert record is not None
     await stage.store.put(beside, encode(msgspec.structs.replace(record, path="elsewhere")))
     await factory.delete(NAME)
+    await stage.emptied()
     assert stage.files() == [other.name]
     assert await stage.store.get(beside) is not None
     await factory.close()

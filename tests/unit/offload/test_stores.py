@@ -19,7 +19,9 @@ from magnetar.offload.errors import (
 )
 from magnetar.offload.file_format import EntryFileWriter, WrittenFile
 from magnetar.offload.records import SEGMENT_CHARS_MAX, object_path
+from magnetar.offload.store_clock import PROBE_PREFIX, store_now_ms
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
+from magnetar.offload.trash import delete_file
 from magnetar.offload.verify import verify_file
 
 PATH = object_path("tenant/ns/persistent/topic", 7, "attempt")
@@ -65,12 +67,28 @@ async def goes_there_and_back(spec: StoreSpec) -> None:
         assert [entry.data for entry in read] == ENTRIES
         with pytest.raises(ColdFileCorrupt, match="bytes, not"):
             await files.open(FileRef(spec, PATH, written.file_bytes + 100_000))
-        await files.delete(ref)
-        await files.delete(ref)  # once more is no error
+        await delete_file(store, PATH)
+        await delete_file(store, PATH)  # once more is no error
+        files.forget(ref)
         with pytest.raises(ColdFileMissing):
             await files.open(ref)
     finally:
         await files.close()
+
+
+async def test_what_time_it_is_by_the_store(s3: StoreSpec, tmp_path: Path) -> None:
+    for spec in (s3, StoreSpec(FILESYSTEM, str(tmp_path))):
+        store = open_object_store(spec)
+        await obstore.put_async(store, "before", b"x")
+        asked_ms = await store_now_ms(spec)
+        await obstore.put_async(store, "behind", b"x")
+        before, behind = [
+            (await obstore.head_async(store, path))["last_modified"].timestamp() * 1000
+            for path in ("before", "behind")
+        ]
+        assert int(before) <= asked_ms <= int(behind)
+        left = await obstore.list(store).collect_async()
+        assert not [each["path"] for each in left if each["path"].startswith(PROBE_PREFIX)]
 
 
 async def test_a_server_that_is_not_there(s3: StoreSpec) -> None:
@@ -81,7 +99,7 @@ async def test_a_server_that_is_not_there(s3: StoreSpec) -> None:
             await files.open(FileRef(gone, PATH, 1000))
         assert raised.value.http_status == 503
         with pytest.raises(ColdStoreUnavailable):
-            await files.delete(FileRef(gone, PATH, 1000))
+            await delete_file(open_object_store(gone), PATH)
     finally:
         await files.close()
 

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from magnetar.compaction.deleting import empty_trash
 from magnetar.compaction.records import (
     CompactionRecord,
     CompactionRequest,
@@ -35,12 +34,14 @@ from magnetar_spark.jobs.compact.engine import (
     compact_here,
 )
 from magnetar_spark.jobs.compact.folders import clean_folders
+from magnetar_spark.jobs.compact.leftovers import sweep
 from magnetar_spark.jobs.compact.pieces import settled
 from magnetar_spark.jobs.compact.plan import Part, behind, part_bytes, parts_of
 from magnetar_spark.jobs.compact.second_pass import Writing
 from magnetar_spark.jobs.compact.swap import Attempt, Live, Superseded
 from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.summary import Summary
+from magnetar_spark.jobs.sweeping import SWEEP_AGE_S, Removed, cluster_id_of, emptied_trash
 from magnetar_spark.log.access import Log, opened_log
 from magnetar_spark.log.ledgers import TopicLog, topic_log
 from magnetar_spark.log.planning import Range, Window, ranges_of
@@ -60,29 +61,37 @@ async def _run(job: JobContext) -> Summary:
     for name in ("topicsCompacted", "topicsUpToDate", "messagesRead", "messagesKept"):
         job.summary.count(name, 0)
     async with opened_log(job.log) as log, swap.job_lease(log.store, job.job_id):
+        cluster_id = await cluster_id_of(log.store)
         await _clean(job, log.store)
         named = {parse_topic(name).base for name in job.arguments.topic}
         for topic in await job.topics(log.store):
-            one = _Topic(job, log, topic, wanted=topic.base in named or topic in named)
-            await one.run()
+            wanted = topic.base in named or topic in named
+            await _Topic(job, log, topic, cluster_id, wanted=wanted).run()
     return job.summary
 
 
 async def _clean(job: JobContext, store: MetadataStore) -> None:
     """What cannot be cleaned up now does not keep topics from being compacted."""
     job.summary.count("leftoversDeleted", 0)
-    for clean in (swap.clean_attempts, empty_trash):
-        try:
-            job.summary.count("leftoversDeleted", await clean(store))
-        except MagnetarError as error:
-            job.summary.failure(f"leftovers: {error}")
+    try:
+        job.summary.count("leftoversDeleted", await swap.clean_attempts(store))
+    except MagnetarError as error:
+        job.summary.failure(f"leftovers: {error}")
+    _tell(job, await emptied_trash(store))
+
+
+def _tell(job: JobContext, removed: Removed) -> None:
+    removed.tell(job.summary, "leftoversDeleted")
 
 
 class _Topic:
     """One topic's turn."""
 
-    def __init__(self, job: JobContext, log: Log, topic: TopicName, *, wanted: bool) -> None:
+    def __init__(
+        self, job: JobContext, log: Log, topic: TopicName, cluster_id: str, *, wanted: bool
+    ) -> None:
         self._job = job
+        self._cluster_id = cluster_id
         self._log = log
         self._topic = topic
         self._name = log_name(topic)
@@ -100,6 +109,7 @@ class _Topic:
             if not (self._wanted or said.requested or said.threshold_bytes > 0):
                 return
             await self._compact_if_due(said, target)
+            await self._sweep(target)
         except Superseded as error:
             summary.count("topicsCompactedByOthers")
             summary.detail(topic=str(self._topic), state="superseded", reason=str(error))
@@ -107,6 +117,18 @@ class _Topic:
             text = str(error) or type(error).__name__
             summary.failure(text, topic=str(self._topic))
             await self._tell(RequestState.ERROR, text)
+
+    async def _sweep(self, target: StoreSpec | None) -> None:
+        """Where files of the topic are or may be."""
+        record = (await swap.live(self._log.store, self._name))[0].record
+        specs = set() if target is None else {target}
+        if record is not None:
+            specs |= {record.store, *(file.store for file in record.retired)}
+        for spec in sorted(specs, key=str):
+            swept = await sweep(
+                self._log.store, spec, self._name, self._cluster_id, age_s=SWEEP_AGE_S
+            )
+            _tell(self._job, swept)
 
     def _target(self, by_policy: StoreSpec | None) -> StoreSpec | None:
         given = self._job.arguments
@@ -172,6 +194,7 @@ class _Topic:
             store=attempt.record.store,
             folder=attempt.folder,
             managed_ledger=self._name,
+            cluster_id=self._cluster_id,
         )
         found = await _passes(job, writing, parts, settled(known, job.clock.now_ms()))
         kept = sum(file.messages for file in found.files)

@@ -33,6 +33,7 @@ from magnetar_spark.jobs.compact.plan import (
     Part,
 )
 from magnetar_spark.jobs.compact.reading import PlacedEntry, entries_of_part
+from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER
 from magnetar_spark.log.running import run
 from magnetar_spark.log.settings import LogSettings
 
@@ -50,6 +51,7 @@ class Writing:
     store: StoreSpec
     folder: str
     managed_ledger: str
+    cluster_id: str
 
 
 class Survivors(NamedTuple):
@@ -140,7 +142,11 @@ def _write(writing: Writing, part: Part, survivors: Iterator[Survivors]) -> Comp
     messages = 0
     try:
         sink = open_sink(writing.store, store, path)
-        writer = EntryFileWriter(sink, managed_ledger=writing.managed_ledger)
+        writer = EntryFileWriter(
+            sink,
+            managed_ledger=writing.managed_ledger,
+            properties={PROPERTY_CLUSTER: writing.cluster_id},
+        )
         try:
             for ledger_id, entry_id, data, count in left_of(entries, survivors):
                 writer.add(ledger_id, entry_id, data)

@@ -29,7 +29,6 @@ from magnetar.metadata.store import (
     MetadataUnavailable,
     Put,
 )
-from magnetar.offload.errors import ColdFileMissing
 from magnetar.offload.records import (
     AttemptRecord,
     OffloadRecord,
@@ -39,7 +38,7 @@ from magnetar.offload.records import (
     object_path,
     offload_key,
 )
-from magnetar.offload.stores import store_error
+from magnetar.offload.trash import delete_file
 from magnetar_spark.jobs.offload.work import LedgerTask, Result
 from magnetar_spark.log.ledgers import live_file
 
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 COMMIT_TIMEOUT_S: Final = 60.0
 COMMIT_PAUSE_S_MAX: Final = 2.0
-DELETE_TIMEOUT_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +156,9 @@ async def take_back(store: MetadataStore, attempt: Attempt, job: str) -> Attempt
 
 async def give_up(store: MetadataStore, files: "ObjectStore", attempt: Attempt) -> None:
     """Removes the file, then the attempt, which must be ours by `claim`. Idempotent."""
-    await remove_file(files, attempt.path)
+    await delete_file(files, attempt.path)
     try:
         await store.delete(attempt.key, expected=attempt.revision)
     except BadRevision as changed:
         if changed.actual != ABSENT:
             raise
-
-
-async def remove_file(files: "ObjectStore", path: str) -> None:
-    """Also where there is none. Raises ColdStoreUnavailable."""
-    import obstore
-
-    try:
-        async with asyncio.timeout(DELETE_TIMEOUT_S):
-            await obstore.delete_async(files, path)
-    except Exception as error:
-        known = store_error(error, path)
-        if not isinstance(known, ColdFileMissing):
-            raise known from error

@@ -1,8 +1,10 @@
 """The steps of an offload, each of which may be repeated and cut short.
 
-1. Attempts of dead jobs are removed, so that a store that was full has room.
+1. Attempts of dead jobs are removed, and the trash is emptied, so that a store that was full has
+   room.
 2. Topics are planned from metadata: policies, requests, ledgers, live files.
-3. Spark runs one task per ledger, the largest first; executors read, write, verify and commit.
+3. Spark runs tasks of some ledgers each, the largest first; executors read, write, verify and
+   commit ledger by ledger.
 4. Requests are finished.
 5. Ledgers whose files have been live for the deletion lag are released by the bookies.
 6. Leftovers are removed: attempts that tasks left, and files that nobody names.
@@ -12,29 +14,33 @@ The driver is asynchronous and waits for Spark in a thread, so that the job's le
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from itertools import chain
+from typing import Final
 
-import msgspec
-
-from magnetar.core.errors import MetadataError
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.offload import requests
 from magnetar_spark.jobs.offload.lease import living
-from magnetar_spark.jobs.offload.leftovers import SWEEP_AGE_S, Removed, remove_attempts, sweep
+from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
 from magnetar_spark.jobs.offload.planning import Override, TopicWork, topic_works
 from magnetar_spark.jobs.offload.releasing import release
 from magnetar_spark.jobs.offload.work import LedgerTask, Outcome, Result
 from magnetar_spark.jobs.offload.writing import offload_ledgers
 from magnetar_spark.jobs.progress import BYTES
 from magnetar_spark.jobs.summary import Summary
+from magnetar_spark.jobs.sweeping import SWEEP_AGE_S, Removed, cluster_id_of, emptied_trash
 from magnetar_spark.log.access import Log, opened_log
 from magnetar_spark.log.running import run as wait
+from magnetar_spark.worker import keep_imports
 
-CLUSTER_KEY: Final = "/cluster"
+TASK_BYTES: Final = 128 << 20
+"""Of ledgers in one task of Spark's, where there are enough for every core: a task costs about
+0.1 s of CPU beside what it does."""
+TASKS_PER_CORE: Final = 4
+"""So many tasks at least, so that no core waits long for the last one."""
 TASKS_MAX: Final = 10_000
-"""Of Spark; each has more ledgers where there are more."""
 SWEEPS_AT_ONCE: Final = 8
 METRICS: Final = (
     "topics",
@@ -49,14 +55,9 @@ METRICS: Final = (
     "ledgersReleased",
     "bytesReleased",
     "leftoversRemoved",
+    "leftoversKept",
     "failed",
 )
-
-
-class _Cluster(msgspec.Struct, frozen=True):
-    """What is read of the cluster's record."""
-
-    cluster_id: str
 
 
 def run(job: JobContext) -> Summary:
@@ -70,8 +71,9 @@ def run(job: JobContext) -> Summary:
 
 async def _run(job: JobContext, override: Override) -> None:
     async with opened_log(job.log) as log, living(log.store, job.job_id):
-        cluster_id = await _cluster_id(log)
-        _add_removed(job, await remove_attempts(log.store, job.job_id, all_tasks_over=False))
+        cluster_id = await cluster_id_of(log.store)
+        _tell(job, await remove_attempts(log.store, job.job_id, all_tasks_over=False))
+        _tell(job, await emptied_trash(log.store))
         topics = await job.topics(log.store)
         works = await topic_works(log.store, topics, override, job.clock.now_ms())
         job.summary.count("topics", len(works))
@@ -88,15 +90,8 @@ async def _run(job: JobContext, override: Override) -> None:
         _count(job.summary, outcomes)
         await _finish_requests(job, log, works, outcomes)
         await _release(job, log, works)
-        _add_removed(job, await remove_attempts(log.store, job.job_id, all_tasks_over=True))
+        _tell(job, await remove_attempts(log.store, job.job_id, all_tasks_over=True))
         await _sweep(job, log, cluster_id, works)
-
-
-async def _cluster_id(log: Log) -> str:
-    record = await log.store.get(CLUSTER_KEY)
-    if record is None:
-        raise MetadataError(f"the metadata store holds no cluster ({CLUSTER_KEY} is not there)")
-    return msgspec.json.decode(record.value, type=_Cluster).cluster_id
 
 
 async def _written(
@@ -115,8 +110,9 @@ async def _written(
         context = job.spark.sparkContext
         done = context.accumulator(0)
 
-        def write(some: Any) -> Any:
-            for outcome in work(some):
+        def write(some: Iterable[list[LedgerTask]]) -> Iterator[Outcome]:
+            keep_imports()
+            for outcome in work(chain.from_iterable(some)):
                 done.add(outcome.length_bytes)
                 yield outcome
 
@@ -129,10 +125,17 @@ async def _written(
                 shown = done.value
 
             with job.progress.stages(context, poll):
-                slices = min(len(tasks), TASKS_MAX)
-                return context.parallelize(tasks, slices).mapPartitions(write).collect()
+                slices = slices_of(tasks, context.defaultParallelism)
+                return context.parallelize(slices, len(slices)).mapPartitions(write).collect()
 
     return await asyncio.to_thread(collected)
+
+
+def slices_of(tasks: Sequence[LedgerTask], cores: int) -> list[list[LedgerTask]]:
+    """What each task of Spark's gets of these ledgers, which come with the largest first."""
+    wanted = -(-sum(task.size_bytes for task in tasks) // TASK_BYTES)
+    count = min(max(wanted, TASKS_PER_CORE * cores), len(tasks), TASKS_MAX)
+    return [list(tasks[number::count]) for number in range(count)]
 
 
 def _count(summary: Summary, outcomes: list[Outcome]) -> None:
@@ -174,7 +177,7 @@ async def _sweep(job: JobContext, log: Log, cluster_id: str, works: list[TopicWo
 
     async def one(spec: StoreSpec, name: str) -> None:
         async with gate:
-            _add_removed(job, await sweep(log.store, spec, name, cluster_id, age_s=SWEEP_AGE_S))
+            _tell(job, await sweep(log.store, spec, name, cluster_id, age_s=SWEEP_AGE_S))
 
     await asyncio.gather(*(one(spec, work.name) for spec, work in _places(works)))
 
@@ -190,7 +193,5 @@ def _places(works: list[TopicWork]) -> list[tuple[StoreSpec, TopicWork]]:
     return places
 
 
-def _add_removed(job: JobContext, removed: Removed) -> None:
-    job.summary.count("leftoversRemoved", removed.files)
-    for what, error in removed.errors:
-        job.summary.failure(error, leftover=what)
+def _tell(job: JobContext, removed: Removed) -> None:
+    removed.tell(job.summary, "leftoversRemoved")

@@ -12,7 +12,7 @@ outcome, and the others go on.
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from magnetar.offload.file_format import EntryFileWriter, WrittenFile
 from magnetar.offload.records import OffloadRecord
 from magnetar.offload.sinks import open_sink
 from magnetar.offload.stores import open_object_store
+from magnetar.offload.trash import delete_file
 from magnetar.offload.verify import verify_file
 from magnetar_spark.jobs.offload.attempts import (
     Attempt,
@@ -32,10 +33,10 @@ from magnetar_spark.jobs.offload.attempts import (
     closed_ledger,
     commit,
     give_up,
-    remove_file,
     take_back,
 )
 from magnetar_spark.jobs.offload.work import LedgerTask, Outcome, Result
+from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER
 from magnetar_spark.log.ledgers import live_file
 from magnetar_spark.log.planning import Range
 from magnetar_spark.log.reading import EntryReader
@@ -44,9 +45,6 @@ from magnetar_spark.log.settings import LogSettings
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
-
-PROPERTY_CLUSTER: Final = "cluster"
-"""In the file: the id of the cluster that wrote it."""
 
 log = get_logger("magnetar.offload")
 
@@ -170,7 +168,7 @@ class LedgerWriter:
                 return
             live = run(live_file(self._metadata, task.name, task.ledger_id))
             if live is None or live.attempt != attempt.attempt:
-                run(remove_file(files, attempt.path))
+                run(delete_file(files, attempt.path))
         except (MagnetarError, TimeoutError, OSError) as error:
             log.warning("left for the next run", attempt=attempt.key, error=str(error))
 
