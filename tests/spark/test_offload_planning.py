@@ -11,8 +11,10 @@ from magnetar.core.ids import Position
 from magnetar.managed_ledger.record import LedgerItem
 from magnetar.offload.policy import NO_DEFAULTS, OffloadPlan, effective
 from magnetar.offload.stores import StoreSpec
+from magnetar_spark.jobs.offload.job import TASKS_PER_CORE, slices_of
 from magnetar_spark.jobs.offload.planning import Override, due, parse_position, parse_store
 from magnetar_spark.jobs.offload.requests import first_unoffloaded
+from magnetar_spark.jobs.offload.work import LedgerTask
 
 NOW_MS = 1_000_000
 STORE = StoreSpec("filesystem", "/cold")
@@ -129,3 +131,17 @@ def test_the_first_position_that_is_in_no_file() -> None:
     assert first_unoffloaded(ledgers, {1}, Position(4, 2)) == Position(3, 0)
     assert first_unoffloaded(ledgers, {1, 3}, Position(4, 2)) == Position(4, 0)
     assert first_unoffloaded(ledgers, {}, Position(1, 0)) == Position(1, 0)
+
+
+@given(sizes=st.lists(st.integers(0, 300 << 20), max_size=60), cores=st.integers(1, 16))
+def test_every_ledger_is_in_one_task_and_tasks_are_alike(sizes: list[int], cores: int) -> None:
+    ledgers = [
+        LedgerTask("l", "t", -1, number, size, 0, 0, StoreSpec(driver="filesystem", bucket="b"))
+        for number, size in enumerate(sorted(sizes, reverse=True))
+    ]
+    slices = slices_of(ledgers, cores)
+    assert sorted(each.ledger_id for some in slices for each in some) == list(range(len(sizes)))
+    assert all(slices)
+    assert len(slices) >= min(len(sizes), TASKS_PER_CORE * cores)
+    lengths = [len(some) for some in slices]
+    assert max(lengths, default=0) - min(lengths, default=0) <= 1

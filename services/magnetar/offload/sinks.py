@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.bookie.direct_io import open_direct
 from magnetar.core.log import get_logger
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, folder_of, store_error
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 PART_BYTES: Final = 8 << 20
 """A part of an upload; a file has 10,000 at most in S3, so 80 GB: far above any ledger."""
 PARTS_AT_ONCE: Final = 4
+WRITE_BYTES: Final = 1 << 20
+"""Gathered for one write into a folder."""
 
 log = get_logger("magnetar.offload")
 
@@ -33,26 +36,41 @@ def open_sink(spec: StoreSpec, files: "ObjectStore", path: str) -> "FolderSink |
 
 
 class FolderSink:
-    """A file in a folder, on the disk once it is closed."""
+    """A file in a folder, on the disk once it is closed.
+
+    It goes past the page cache, where the file system lets it: what is read back to be verified
+    then comes from the disk, and pages of the cache cost more than the file (`bookie.direct_io`).
+    """
 
     def __init__(self, root: Path, path: Path) -> None:
         self._root = root
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("xb")
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._file = open_direct(path, number, trim=True)
+        self._gathered: list[bytes] = []
+        self._gathered_bytes = self._written_bytes = 0
 
-    def write(self, data: Any, /) -> None:
-        self._file.write(data)
+    def write(self, data: bytes, /) -> None:
+        self._gathered.append(data)
+        self._gathered_bytes += len(data)
+        if self._gathered_bytes >= WRITE_BYTES:
+            self._put()
 
     def close(self) -> None:
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._put()
+        self._file.sync()
         self._file.close()
         for folder in _folders_of(self._root, self._path):
             _sync_folder(folder)
 
     def abandon(self) -> None:
         self._file.close()
+
+    def _put(self) -> None:
+        self._written_bytes += self._file.write(self._gathered, self._written_bytes)
+        self._gathered.clear()
+        self._gathered_bytes = 0
 
 
 class ObjectSink:
