@@ -118,7 +118,7 @@ async def _empty_store(
     try:
         async with asyncio.timeout(DELETE_TIMEOUT_S):
             store = await asyncio.to_thread(_opened, spec)
-    except (*COLD_ERRORS, TimeoutError) as error:
+    except (*COLD_ERRORS, TimeoutError, OSError) as error:
         failures, reason = STORE_FAILURES_MAX, str(error) or "it cannot be opened in time"
     for file in files:
         if failures < STORE_FAILURES_MAX:
@@ -133,9 +133,12 @@ async def _empty_store(
 
 
 def _opened(spec: StoreSpec) -> "ObjectStore":
-    """Blocks. A folder that is not there is not made: its volume may only not be mounted."""
-    if spec.driver == FILESYSTEM and not (folder := folder_of(spec)).is_dir():
-        raise ColdStoreUnavailable(f"the folder {folder} is not there")
+    """Blocks. A folder that is not there, or empty, is one whose volume may not be mounted: what it
+    has not is not gone. (We delete no folders: one that had a file of ours has its topic's.)"""
+    if spec.driver == FILESYSTEM:
+        folder = folder_of(spec)
+        if not folder.is_dir() or next(folder.iterdir(), None) is None:
+            raise ColdStoreUnavailable(f"{folder} is not there, or empty: is its volume mounted?")
     return open_object_store(spec)
 
 

@@ -54,6 +54,9 @@ async def test_what_a_store_has_that_is_not_there_stays_on_record(
     ]
     assert list(here.iterdir()) == []
     assert not away.exists()
+    away.mkdir()  # as where a volume is to be mounted
+    await empty_trash(store)
+    away.rmdir()
     await store.delete(f"{TRASH_PREFIX}broken")
     assert await on_record(store) == ["a", "c"]
     (tmp_path / "unmounted").rename(away)
