@@ -185,21 +185,45 @@ class EntrySource:
             del self._readers[next(iter(self._readers))]
         self._readers[ledger_id] = reader
 
-    async def find_by(self, predicate: Callable[[bytes], bool], after: Position) -> Position | None:
-        """The last entry behind `after` for which `predicate` holds, where it holds for a head.
-
-        A binary search that reads about log2(entries) of them.
-        """
+    async def find_by(
+        self,
+        predicate: Callable[[bytes], bool],
+        after: Position,
+        published_before_ms: int | None = None,
+    ) -> Position | None:
+        """See `ManagedLedger.find_by`."""
         low = max(self._index.rank_end - self._index.entries, self._index.rank(*after))
         high = self._index.rank_end
         found: Position | None = None
         while low < high:
             middle = (low + high + 1) // 2
             position = self._index.position_at(middle)
-            if predicate((await self.read_entry(position)).data):
+            if await self._holds(predicate, position, published_before_ms):
                 low, found = middle, position
             else:
                 high = middle - 1
             # A head may have been trimmed meanwhile.
             low = max(low, self._index.rank_end - self._index.entries)
         return found
+
+    async def _holds(
+        self,
+        predicate: Callable[[bytes], bool],
+        position: Position,
+        published_before_ms: int | None,
+    ) -> bool:
+        if published_before_ms is not None:
+            ledger_id, entry_id = position
+            try:
+                reader = self._readers.get(ledger_id)
+                if reader is None and not self._is_written(ledger_id):
+                    reader = await self._open_reader(ledger_id)
+                if isinstance(reader, ColdLedger):
+                    return await reader.published_before(entry_id, published_before_ms)
+            except (BookieError, *COLD_ERRORS):
+                pass  # reading it tries the other copy, or says what is wrong
+        return predicate((await self.read_entry(position)).data)
+
+    def _is_written(self, ledger_id: int) -> bool:
+        writer = self._appender.writer
+        return writer is not None and writer.ledger_id == ledger_id

@@ -229,13 +229,18 @@ class ManagedLedger(Retaining):
         return await self._source.read_entry(position)
 
     async def find_by(
-        self, predicate: Callable[[bytes], bool], after: Position = EARLIEST
+        self,
+        predicate: Callable[[bytes], bool],
+        after: Position = EARLIEST,
+        *,
+        published_before_ms: int | None = None,
     ) -> Position | None:
         """The last entry behind `after` for which `predicate` holds, where it holds for a head.
 
-        A binary search that reads about log2(entries) of them.
+        A binary search that reads about log2(entries) of them. With `published_before_ms`, by which
+        the predicate goes, an offloaded entry is not read: its file tells when it was published.
         """
-        return await self._source.find_by(predicate, after)
+        return await self._source.find_by(predicate, after, published_before_ms)
 
     # -- positions
 

@@ -79,6 +79,30 @@ class ColdLedger:
         entries = await self._files.group(self._ref, number)
         return self._some(entries, first, last, bytes_max)
 
+    async def published_before(self, entry_id: int, time_ms: int) -> bool:
+        """Whether the entry was published before this time, by its producer's clock.
+
+        No entry is fetched: the footer tells, or, where it does not tell of all of the entry's row
+        group, one column. One that does not say when is old, or counts as those around it do.
+        Raises as `read`.
+        """
+        if not 0 <= entry_id <= self.last_entry:
+            raise NoSuchEntry(
+                f"entry {entry_id} of ledger {self.ledger_id} is outside 0..{self.last_entry}"
+            )
+        file = await self._files.open(self._ref)
+        position = Position(self.ledger_id, entry_id)
+        number = file.group_of(position)
+        if number == len(file.groups) or file.groups[number].first > position:
+            raise ColdFileCorrupt(f"{self.record.path} has no entry {position}")
+        group = file.groups[number]
+        if 0 < group.publish_ms_max < time_ms:
+            return True
+        if group.publish_ms_min >= time_ms:
+            return False
+        times = await self._files.publish_times(self._ref, number)
+        return times[entry_id - group.first.entry_id] < time_ms
+
     def _some(
         self, entries: list[ColdEntry], first: int, last: int, bytes_max: int
     ) -> list[StoredEntry]:

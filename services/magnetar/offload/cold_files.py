@@ -13,6 +13,7 @@ A file never changes: what is kept of it stays true until it is deleted.
 import asyncio
 import contextlib
 import random
+from array import array
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ from magnetar.offload.file_format import ColdEntry, EntryFile
 from magnetar.offload.stores import StoreSpec, open_object_store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from obstore.store import ObjectStore
 
 CACHE_BYTES_DEFAULT: Final = 64 << 20
 FILES_OPEN_MAX: Final = 128
+TIMES_KEPT_MAX: Final = 32
+"""Row groups of which the publish times are kept: 128 KiB each at most."""
 STORES_OPEN_MAX: Final = 32
 FETCHES_AT_ONCE_MAX: Final = 8
 FETCH_ATTEMPTS_MAX: Final = 3
@@ -84,6 +87,7 @@ class ColdFiles:
         self._stores: OrderedDict[StoreSpec, ObjectStore] = OrderedDict()
         self._files: OrderedDict[FileRef, EntryFile] = OrderedDict()
         self._groups: OrderedDict[tuple[FileRef, int], _Kept] = OrderedDict()
+        self._times: OrderedDict[tuple[FileRef, int], array[int]] = OrderedDict()
         self._kept_bytes = 0
         self._flights: dict[object, asyncio.Task[Any]] = {}
         self._ahead: set[tuple[FileRef, int]] = set()
@@ -130,9 +134,24 @@ class ColdFiles:
             self._read_ahead(file, ref, number + 1)
         return entries
 
+    async def publish_times(self, ref: FileRef, number: int) -> "Sequence[int]":
+        """When the entries of one row group were published, in ms since 1970; 0 where unknown.
+
+        Only that column is fetched. The last TIMES_KEPT_MAX are kept: searches ask often.
+        """
+        key = (ref, number)
+        kept = self._times.get(key)
+        if kept is not None:
+            self._times.move_to_end(key)
+            return kept
+        file = await self.open(ref)
+        return await self._once(("times", key), lambda: self._read_times(file, key))
+
     def forget(self, ref: FileRef) -> None:
         """Lets go of what is in memory of a file."""
         self._files.pop(ref, None)
+        for key in [key for key in self._times if key[0] == ref]:
+            del self._times[key]
         for key in [key for key in self._groups if key[0] == ref]:
             self._kept_bytes -= self._groups.pop(key).memory_bytes
 
@@ -208,6 +227,13 @@ class ColdFiles:
         self.counters.read_seconds += loop.time() - began
         self._keep((ref, number), entries, group.data_bytes + group.rows * ENTRY_OVERHEAD_BYTES)
         return entries
+
+    async def _read_times(self, file: EntryFile, key: tuple[FileRef, int]) -> "Sequence[int]":
+        found = await file.publish_times(key[1])
+        times = self._times[key] = array("q", (each or 0 for each in found))
+        if len(self._times) > TIMES_KEPT_MAX:
+            self._times.popitem(last=False)
+        return times
 
     def _keep(self, key: tuple[FileRef, int], entries: list[ColdEntry], size: int) -> None:
         self._groups[key] = _Kept(entries, size)

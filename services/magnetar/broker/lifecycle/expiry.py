@@ -79,9 +79,14 @@ async def older_end(
     limit = _end_before_young(ledger, position, before_ms)
     if limit is None or position > limit:
         return found
-    if not _is_older((await ledger.read_entry(position)).data, before_ms):
+    first = (await ledger.read_entry(position)).data
+    if not _is_older(first, before_ms):
         return found
-    last = await ledger.find_by(lambda data: _is_older(data, before_ms), start)
+    # The files of offloaded ledgers tell producers' times alone. What is found is proved below.
+    published_before_ms = None if _broker_time_ms(first) else before_ms
+    last = await ledger.find_by(
+        lambda data: _is_older(data, before_ms), start, published_before_ms=published_before_ms
+    )
     if last is None:
         return found
     return await _proved(ledger, before_ms, position, min(last, limit)) or found
@@ -90,6 +95,15 @@ async def older_end(
 def _is_older(data: bytes, before_ms: int) -> bool:
     time_ms = entry_time_ms(data)
     return time_ms is not None and time_ms < before_ms
+
+
+def _broker_time_ms(data: bytes) -> int:
+    """When the broker says that it came; 0 where no broker does."""
+    try:
+        stamp = split_entry(data).broker_entry_metadata
+    except MalformedEntry:
+        return 0
+    return 0 if stamp is None else stamp.broker_timestamp
 
 
 def _end_before_young(ledger: ManagedLedger, position: Position, before_ms: int) -> Position | None:
@@ -109,8 +123,7 @@ async def _proved(
     ledger: ManagedLedger, before_ms: int, first: Position, last: Position
 ) -> Position | None:
     """The last of these entries up to which all are older."""
-    stamp = split_entry((await ledger.read_entry(last)).data).broker_entry_metadata
-    if stamp is not None and 0 < stamp.broker_timestamp < before_ms:
+    if 0 < _broker_time_ms((await ledger.read_entry(last)).data) < before_ms:
         return last
     end, left = None, ENTRIES_PROVED_MAX
     while first <= last and left > 0:

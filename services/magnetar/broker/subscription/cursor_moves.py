@@ -13,7 +13,9 @@ ENTRIES_PER_TURN: Final = 1_000
 
 async def last_older_than(ledger: ManagedLedger, time_ms: int) -> Position | None:
     """The last entry published before `time_ms`, None where there is none."""
-    return await ledger.find_by(lambda data: publish_time_ms(data) < time_ms)
+    return await ledger.find_by(
+        lambda data: publish_time_ms(data) < time_ms, published_before_ms=time_ms
+    )
 
 
 async def position_of_time(ledger: ManagedLedger, time_ms: int) -> Position:
