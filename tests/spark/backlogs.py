@@ -1,5 +1,8 @@
 """A namespace with every kind of backlog, on a real cluster, and what its broker says of it."""
 
+import contextlib
+import io
+import json
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +13,11 @@ import pulsar
 from tests.support.cluster_processes import brokers, wait_for
 
 from magnetar.cluster.local.cluster import LocalCluster
-from magnetar.core.names import TopicName, parse_topic
+from magnetar.core.names import parse_topic
 from magnetar.offload.cold_files import ColdFiles
 from magnetar_spark.jobs.backlog.policies import Keeping
 from magnetar_spark.jobs.backlog.topic_state import TopicState, topic_state
+from magnetar_spark.jobs.main import main
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.running import run
 from magnetar_spark.log.settings import LogSettings
@@ -57,6 +61,28 @@ class Admin:
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+
+def state_of(cluster: LocalCluster, topic: str) -> TopicState:
+    """What the job sees of a topic."""
+
+    async def state() -> TopicState:
+        cold = ColdFiles()
+        async with opened_log(LogSettings(cluster.metadata_url)) as log:
+            found = await topic_state(log.context, parse_topic(topic), Keeping(), cold)
+        await cold.close()
+        assert found is not None
+        return found
+
+    return run(state())
+
+
+def printed(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit code of a job, and the summary that it prints."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        code = main([*arguments, "--json", "--no-progress"])
+    return code, json.loads(text.getvalue())
 
 
 class World:
@@ -188,17 +214,7 @@ class World:
     # -- what stands
 
     def state(self, topic: str) -> TopicState:
-        return run(self._state(parse_topic(topic)))
-
-    async def _state(self, topic: TopicName) -> TopicState:
-        async with opened_log(LogSettings(self.cluster.metadata_url)) as log:
-            cold = ColdFiles()
-            try:
-                found = await topic_state(log.context, topic, Keeping(), cold)
-            finally:
-                await cold.close()
-            assert found is not None
-            return found
+        return state_of(self.cluster, topic)
 
     def settled(self, topics: list[str], subscription: str, entries: int) -> None:
         """Returns once the broker has all acknowledgements."""

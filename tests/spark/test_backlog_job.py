@@ -1,7 +1,5 @@
 """`magnetar job backlog` against a real cluster: its counts are its broker's own."""
 
-import contextlib
-import io
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -15,7 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.backlogs import DEAD_LETTERS, NAMESPACE, PARTITIONS, PREFIX, RECEIVE_MS, World
+from tests.spark.backlogs import (
+    DEAD_LETTERS,
+    NAMESPACE,
+    PARTITIONS,
+    PREFIX,
+    RECEIVE_MS,
+    World,
+    printed,
+)
 
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar_spark.jobs.backlog.tables import SCHEMAS, TABLES
@@ -84,17 +90,12 @@ def second(world: World, first: Result) -> Result:
 
 
 def job(world: World, output: Path, *arguments: str) -> Result:
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        code = main(
-            [
-                "backlog",
-                *("--namespace", NAMESPACE, "--output", str(output)),
-                *("--metadata-url", world.cluster.metadata_url, "--admin-url", world.admin.url),
-                *("--json", "--no-progress", *arguments),
-            ]
-        )
-    summary = json.loads(printed.getvalue())
+    code, summary = printed(
+        "backlog",
+        *("--namespace", NAMESPACE, "--output", str(output)),
+        *("--metadata-url", world.cluster.metadata_url, "--admin-url", world.admin.url),
+        *arguments,
+    )
     assert code == 0, summary
     return Result(output, newest(output), summary)
 
