@@ -105,7 +105,10 @@ def compact(*parts: list[LogEntry], settled: Position = EARLIEST) -> list[LogEnt
 
 
 def _count(entry: bytes) -> int:
-    """Messages that are left of it; of one that cannot be read as many as it says."""
+    """Messages that are left of it; of one that cannot be read as many as it says. A chunked one
+    counts once."""
+    if parse(entry).kind is Kind.PIECE:
+        return 0
     try:
         return len(messages([LogEntry(Position(0, 0), entry)]))
     except MalformedEntry:

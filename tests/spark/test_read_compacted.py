@@ -151,6 +151,33 @@ def read_all(consumer: Any, expected: list[tuple[str, bytes]]) -> list[tuple[str
     return found
 
 
+def test_acknowledging_one_by_one_what_was_trimmed_is_not_kept(
+    rig: CompactRig,
+    cluster: LocalCluster,
+    client: pulsar.Client,
+    topic: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It comes again, as with Pulsar; nothing is lost, and cumulatively it is kept."""
+    write(client, topic, rounds(0))
+    rig.compact("--topic", topic, capsys=capsys)
+    expected = [each[2:] for each in compacted(rig.raw(topic))]
+    assert Admin(cluster, topic).ask("DELETE", "/truncate")[0] == 204
+    with closing(_subscribed(client, topic, "durable")) as consumer:
+        found: list[tuple[str, bytes]] = []
+        while len(found) < len(expected):
+            message = consumer.receive(RECEIVE_MS)
+            consumer.acknowledge(message)
+            if message.partition_key():
+                found.append((message.partition_key(), message.data()))
+        assert found == expected
+    with closing(_subscribed(client, topic, "durable")) as consumer:
+        assert read_all(consumer, expected) == expected  # acknowledges the last one cumulatively
+    write(client, topic, [[("k5", b"behind")]])
+    with closing(_subscribed(client, topic, "durable")) as consumer:
+        assert consumer.receive(RECEIVE_MS).data() == b"behind"
+
+
 def test_a_topic_of_which_nothing_is_left(
     rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

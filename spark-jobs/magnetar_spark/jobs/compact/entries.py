@@ -141,10 +141,13 @@ def _messages(
 def without_others(entry: bytes, survivors: Collection[int]) -> tuple[bytes, int]:
     """The entry with these of its messages alone (at least one), and how many that are.
 
-    What is no batch, and a batch that all of its messages survive, comes back as it is.
+    What is no batch, and a batch that all of its messages survive, comes back as it is. A chunked
+    message counts with its last chunk.
     """
     parsed = parse(entry)
     metadata = parsed.metadata
+    if parsed.kind is Kind.PIECE:
+        return entry, 0
     if parsed.kind is not Kind.BATCH:
         return entry, metadata.num_messages_in_batch
     changed = False

@@ -8,23 +8,16 @@ is told in the summary and in the topic's request record, which brokers show as 
 import asyncio
 import hashlib
 from contextlib import suppress
-from typing import Final
-
-import msgspec
 
 from magnetar.compaction.records import (
     CompactionRecord,
-    CompactionRequest,
     RequestState,
-    decode_request,
-    encode,
-    request_key,
 )
 from magnetar.core.errors import MagnetarError, PersistenceError, PreconditionFailed
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
-from magnetar.metadata.store import BadRevision, MetadataStore
+from magnetar.metadata.store import MetadataStore
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact import choosing, swap
 from magnetar_spark.jobs.compact.engine import (
@@ -38,6 +31,7 @@ from magnetar_spark.jobs.compact.leftovers import sweep
 from magnetar_spark.jobs.compact.pieces import settled
 from magnetar_spark.jobs.compact.plan import Part, behind, part_bytes, parts_of
 from magnetar_spark.jobs.compact.second_pass import Writing
+from magnetar_spark.jobs.compact.status import ToldStatus
 from magnetar_spark.jobs.compact.swap import Attempt, Live, Superseded
 from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.summary import Summary
@@ -47,9 +41,6 @@ from magnetar_spark.log.ledgers import TopicLog, topic_log
 from magnetar_spark.log.planning import Range, Window, ranges_of
 from magnetar_spark.log.running import run as wait
 from magnetar_spark.log.topics import log_name
-
-STATUS_ATTEMPTS_MAX: Final = 5
-ERROR_CHARS_MAX: Final = 500
 
 
 def run(job: JobContext) -> Summary:
@@ -96,6 +87,7 @@ class _Topic:
         self._topic = topic
         self._name = log_name(topic)
         self._wanted = wanted
+        self._status = ToldStatus(log.store, self._name, job.job_id, job.clock)
 
     async def run(self) -> None:
         """Never raises what is this topic's alone."""
@@ -105,6 +97,7 @@ class _Topic:
             unnamed = await clean_folders(store, self._name)
             summary.count("leftoversDeleted", retired + unnamed)
             said = await choosing.said_of(store, self._name)
+            self._status.read(said.revision)
             target = self._target(said.store)
             if not (self._wanted or said.requested or said.threshold_bytes > 0):
                 return
@@ -113,10 +106,11 @@ class _Topic:
         except Superseded as error:
             summary.count("topicsCompactedByOthers")
             summary.detail(topic=str(self._topic), state="superseded", reason=str(error))
+            await self._status.tell(RequestState.PENDING)
         except (MagnetarError, OSError, TimeoutError) as error:
             text = str(error) or type(error).__name__
             summary.failure(text, topic=str(self._topic))
-            await self._tell(RequestState.ERROR, text)
+            await self._status.tell(RequestState.ERROR, text)
 
     async def _sweep(self, target: StoreSpec | None) -> None:
         """Where files of the topic are or may be."""
@@ -148,7 +142,7 @@ class _Topic:
         if not ranges:
             summary.count("topicsUpToDate")
             if said.requested is not None:
-                await self._tell(RequestState.SUCCESS)
+                await self._status.tell(RequestState.SUCCESS)
             return
         new_bytes = sum(each.size_bytes for each in ranges)
         if not (self._wanted or said.requested or new_bytes >= said.threshold_bytes):
@@ -159,7 +153,7 @@ class _Topic:
                 f"{self._topic}: nothing says where artefacts go: give --store, or set an offload "
                 "driver and bucket for the topic, its namespace or the brokers"
             )
-        await self._tell(RequestState.RUNNING)
+        await self._status.tell(RequestState.RUNNING)
         job = self._job
         number = _number(job.job_id, self._name)
         attempt = await swap.begin(
@@ -170,7 +164,7 @@ class _Topic:
         except BaseException:
             await swap.give_up(store, attempt)
             raise
-        await self._tell(RequestState.SUCCESS)
+        await self._status.tell(RequestState.SUCCESS)
 
     def _ranges(self, log: TopicLog, before: Live, horizon: Position) -> list[Range]:
         known = before.record
@@ -223,33 +217,6 @@ class _Topic:
             kept=kept,
             files=len(found.files),
         )
-
-    async def _tell(self, state: RequestState, error: str = "") -> None:
-        """Writes the topic's status; another's that is written meanwhile stays."""
-        store, key, now_ms = self._log.store, request_key(self._name), self._job.clock.now_ms()
-        for _ in range(STATUS_ATTEMPTS_MAX):
-            stored = await store.get(key)
-            before = CompactionRequest(now_ms)
-            if stored is not None:
-                before = decode_request(key, stored.value)
-            ours = state is RequestState.RUNNING or before.job in ("", self._job.job_id)
-            if not ours:
-                return
-            done = state in (RequestState.SUCCESS, RequestState.ERROR)
-            after = msgspec.structs.replace(
-                before,
-                state=state,
-                job=self._job.job_id,
-                finished_ms=now_ms if done else before.finished_ms,
-                failed_ms=now_ms if state is RequestState.ERROR else before.failed_ms,
-                error=error[:ERROR_CHARS_MAX],
-            )
-            try:
-                revision = 0 if stored is None else stored.revision
-                await store.put(key, encode(after), expected=revision)
-            except BadRevision:
-                continue
-            return
 
 
 def _number(job_id: str, name: str) -> str:

@@ -1,0 +1,91 @@
+"""Artefacts on an S3 server: written and read again by jobs, served by brokers, and deleted."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import obstore
+import pulsar
+import pytest
+from tests.spark.conftest import Log
+from tests.support.cluster_processes import brokers
+from tests.support.compact_rig import Batch, CompactRig, write
+from tests.support.compaction import compacted, messages
+from tests.support.s3 import BUCKET, running_s3
+
+from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.offload.stores import StoreSpec, open_object_store
+from magnetar_spark.jobs.compact import swap
+
+PREFIX = "some/where"
+RECEIVE_MS = 15_000
+
+
+@pytest.fixture
+def s3(tmp_path: Path) -> Iterator[StoreSpec]:
+    with running_s3(tmp_path) as spec:
+        yield spec
+
+
+def objects(s3: StoreSpec) -> set[str]:
+    """All that is in the bucket."""
+    return {each["path"] for some in obstore.list(open_object_store(s3)) for each in some}
+
+
+def batches(number: int) -> list[Batch]:
+    """Every round writes all keys but one, which it removes."""
+    return [
+        [(f"k{key}", b"" if key == number else f"{number}-{key}".encode()) for key in range(9)]
+        for _ in range(8)
+    ]
+
+
+@pytest.mark.usefixtures("spark")
+def test_written_served_replaced_and_deleted(
+    log: Log,
+    cluster: LocalCluster,
+    client: pulsar.Client,
+    topic: str,
+    s3: StoreSpec,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = CompactRig(log, cluster, tmp_path / "unused")
+    there = ("--store", f"s3://{BUCKET}/{PREFIX}", "--store-endpoint", s3.endpoint)
+    compact = ("--topic", topic, "--always-spark", *there, "--store-region", s3.region)
+    write(client, topic, batches(1))
+    assert rig.compact(*compact, capsys=capsys)["state"] == "succeeded"
+    first = rig.record(topic)
+    assert first is not None
+    assert (first.store.driver, first.store.prefix) == ("aws-s3", PREFIX)
+    assert objects(s3) == {f"{PREFIX}/{each.path}" for each in first.files}
+    # The next run reads that, and replaces it.
+    write(client, topic, batches(2))
+    assert rig.compact(*compact, capsys=capsys)["state"] == "succeeded"
+    expected = compacted(rig.raw(topic))
+    assert messages(rig.artefact(topic)) == expected
+    # The broker has nothing else to serve once the log is empty.
+    rest = f"{brokers(cluster)[0].http_url}/admin/v2/{topic.replace('://', '/')}"
+    httpx.delete(f"{rest}/truncate").raise_for_status()
+    assert httpx.get(f"{rest}/internalStats").json()["numberOfEntries"] == 0
+    with closing(
+        client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
+    ) as reader:
+        found = []
+        while reader.has_message_available():
+            message = reader.read_next(RECEIVE_MS)
+            if message.partition_key():  # the client's way with what was compacted out
+                found.append((message.partition_key(), message.data()))
+    assert found == [each[2:] for each in expected]
+    # What was replaced goes when nobody can read it any more, the rest with the topic.
+    monkeypatch.setattr(swap, "RETIRED_GRACE_MS", -1)
+    rig.compact(*compact, capsys=capsys)
+    second = rig.record(topic)
+    assert second is not None
+    assert objects(s3) == {f"{PREFIX}/{each.path}" for each in second.files}
+    httpx.delete(rest, params={"force": "true"}).raise_for_status()
+    rig.compact("--namespace", "public/default", *there, capsys=capsys)  # what was not deleted yet
+    assert objects(s3) == set()
+    assert not rig.folder.exists()
