@@ -12,6 +12,7 @@ from magnetar_operator.autoscale import hpa
 from magnetar_operator.autoscale.bookies import Disk, advise
 from magnetar_operator.autoscale.figures import FRESH_S, Figures, NoFigure
 from magnetar_operator.autoscale.metrics import (
+    FRESH_S_DEFAULT,
     KEEPS_UP_S,
     NAMES,
     PRESSURE_PERCENT_MAX,
@@ -64,6 +65,12 @@ def test_quantities(value: float, text: str) -> None:
         ("magnetar_backlog_bytes", "", "must be asked with the labels cluster"),
         ("magnetar_backlog_bytes", "cluster in (a,b)", "only label=value"),
         ("magnetar_drain_pressure_percent", "cluster=a,timeToDrain=0", "must be 1 to"),
+        ("magnetar_analytics_backlog_messages", "cluster=a,tenant=t", "with the labels namespace"),
+        (
+            "magnetar_analytics_backlog_messages",
+            "cluster=a,tenant=t,namespace=n,freshFor=soon",
+            "freshFor=soon: must be 1 to",
+        ),
         ("magnetar_subscription_backlog_bytes", "cluster=a,tenant=t,topic=x", "namespace, subscr"),
     ],
 )
@@ -124,6 +131,42 @@ async def test_a_figure_is_asked_for_once_however_many_want_it() -> None:
     now = FRESH_S
     assert await there.value(question) == 60.0
     assert len(requests) == 2
+    await there.close()
+
+
+async def test_what_the_backlog_job_found_is_told_while_it_is_fresh() -> None:
+    """Old, unknown and absent figures are none: an autoscaler then leaves things as they are."""
+    asked_for: list[str] = []
+    found: dict[str, object] = {"atMs": 1_000_000, "backlogMessages": 70, "oldestAgeSeconds": 12.5,
+                                "drainsInSeconds": None, "version": 1, "worst": []}  # fmt: skip
+    wall = 1_000.0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        asked_for.append(request.url.path)
+        if "/none" in request.url.path:
+            return httpx.Response(404, json={"reason": "There is no backlog analysis"})
+        return httpx.Response(200, json=found)
+
+    there = Figures(admin, told(answer), lambda: 0.0, lambda: wall)
+
+    async def value(name: str, more: str = "", namespace: str = "shop") -> float:
+        selector = f"cluster=demo,tenant=acme,namespace={namespace}{more}"
+        return await there.value(asked(f"magnetar_analytics_backlog_{name}", "default", selector))
+
+    assert await value("messages") == 70
+    assert await value("oldest_unacked_age_seconds") == 12.5
+    assert asked_for == ["/admin/v2/magnetar/analytics/backlog/acme/shop"]
+    with pytest.raises(NoFigure, match="does not know magnetar_analytics_backlog_time_to_drain"):
+        await value("time_to_drain_seconds")
+    wall += 600
+    assert await value("messages") == 70
+    with pytest.raises(NoFigure, match="looked at acme/shop 600 s ago"):
+        await value("messages", ",freshFor=599")
+    wall += FRESH_S_DEFAULT
+    with pytest.raises(NoFigure, match="4200 s ago"):
+        await value("messages")
+    with pytest.raises(NoFigure, match="404"):
+        await value("messages", namespace="none")
     await there.close()
 
 

@@ -15,8 +15,10 @@ import httpx
 import msgspec
 
 from magnetar_operator.autoscale.metrics import (
+    OF_ANALYTICS,
     OF_CLUSTER,
     OF_SUBSCRIPTION,
+    AnalyticsFigures,
     Asked,
     DrainFigures,
     SubscriptionFigures,
@@ -52,10 +54,12 @@ class Figures:
         admin_url: AdminUrl,
         client: httpx.AsyncClient | None = None,
         now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._admin_url = admin_url
         self._client = client or httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True)
         self._now = now
+        self._wall = wall
         self._kept: dict[tuple[str, ...], tuple[float, asyncio.Task[object]]] = {}
 
     async def close(self) -> None:
@@ -69,6 +73,8 @@ class Figures:
         """Raises NoFigure."""
         if question.of_subscription:
             return OF_SUBSCRIPTION[question.metric](await self._subscription(question))
+        if question.of_analytics:
+            return await self._analytics(question)
         key = (question.namespace, question.cluster)
         figures = await self._once(key, lambda: self._drain(*key), DrainFigures)
         return OF_CLUSTER[question.metric](figures, question.drain_s)
@@ -83,6 +89,19 @@ class Figures:
         if found is None:
             raise NoFigure(f"{'/'.join(key[2:])} has no subscription {name}")
         return SubscriptionFigures(found.msg_backlog, found.backlog_size)
+
+    async def _analytics(self, question: Asked) -> float:
+        """An old figure is none: nobody is to be scaled by what was true then."""
+        tenant, local = question.labels["tenant"], question.labels["namespace"]
+        key = (question.namespace, question.cluster, tenant, local)
+        found = await self._once(key, lambda: self._backlog(*key), AnalyticsFigures)
+        age_s = self._wall() - found.at_ms / 1000
+        if age_s > question.fresh_s:
+            raise NoFigure(f"the backlog job looked at {tenant}/{local} {age_s:.0f} s ago")
+        value = OF_ANALYTICS[question.metric](found)
+        if value is None:
+            raise NoFigure(f"the backlog job does not know {question.metric} of {tenant}/{local}")
+        return value
 
     async def _once(
         self, key: tuple[str, ...], ask: Callable[[], Awaitable[T]], kind: type[T]
@@ -111,6 +130,13 @@ class Figures:
 
     async def _drain(self, namespace: str, cluster: str) -> DrainFigures:
         return await self._get(namespace, cluster, "/admin/v2/magnetar/drain", DrainFigures)
+
+    async def _backlog(
+        self, namespace: str, cluster: str, tenant: str, local: str
+    ) -> AnalyticsFigures:
+        path = "/".join(quote(part, safe="") for part in (tenant, local))
+        base = "/admin/v2/magnetar/analytics/backlog/"
+        return await self._get(namespace, cluster, base + path, AnalyticsFigures)
 
     async def _topic(
         self, namespace: str, cluster: str, tenant: str, local: str, topic: str

@@ -12,6 +12,11 @@ All are asked with the label `cluster` (a MagnetarCluster of the asker's namespa
 - `magnetar_subscription_backlog_entries`, `magnetar_subscription_backlog_bytes`: of one, with the
   labels `tenant`, `namespace`, `topic` and `subscription`: what consumers' own Deployments scale
   on. A partitioned topic counts as a whole.
+- `magnetar_analytics_backlog_messages`, `…_oldest_unacked_age_seconds`, `…_time_to_drain_seconds`:
+  of a namespace (labels `tenant`, `namespace`), as the last run of the backlog job found them;
+  brokers have no such figures at hand. They are as old as that run: no answer where it was more
+  than `freshFor` seconds ago (a label; FRESH_S_DEFAULT), or where the figure is not known. What
+  must follow traffic asks for the others, which are brokers' own of this moment.
 
 No IO here. Values are Kubernetes quantities: whole numbers, or thousandths as `1500m`.
 """
@@ -31,6 +36,10 @@ DRAIN_S_MAX: Final = 86_400
 KEEPS_UP_S: Final = 5.0
 PRESSURE_PERCENT_MAX: Final = 400.0
 """Also where nothing is read at all yet: an autoscaler then goes up by as much as it may."""
+FRESH_FOR: Final = "freshFor"
+FRESH_S_DEFAULT: Final = 3_600
+FRESH_S_MAX: Final = 7 * 86_400
+NAMESPACE_LABELS: Final = ("tenant", "namespace")
 SUBSCRIPTION_LABELS: Final = ("tenant", "namespace", "topic", "subscription")
 
 _TERM: Final = re.compile(r"\s*([-\w./]+)\s*(?:==?)\s*([-\w.]*)\s*")
@@ -58,6 +67,15 @@ class SubscriptionFigures(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class AnalyticsFigures(msgspec.Struct, rename="camel", frozen=True):
+    """What `GET /admin/v2/magnetar/analytics/backlog/…` says of a namespace; None: not known."""
+
+    at_ms: int
+    backlog_messages: int | None = None
+    oldest_age_seconds: float | None = None
+    drains_in_seconds: float | None = None
+
+
 def pressure_percent(figures: DrainFigures, drain_s: float) -> float:
     """See the module's text; 0 to PRESSURE_PERCENT_MAX."""
     if figures.wanted_bytes <= figures.wanted_bytes_per_second_out * KEEPS_UP_S:
@@ -83,7 +101,24 @@ OF_SUBSCRIPTION: Final[Mapping[str, Callable[[SubscriptionFigures], int]]] = Map
         "magnetar_subscription_backlog_bytes": lambda figures: figures.size_bytes,
     }
 )
-NAMES: Final = (*OF_CLUSTER, *OF_SUBSCRIPTION)
+OF_ANALYTICS: Final[Mapping[str, Callable[[AnalyticsFigures], float | None]]] = MappingProxyType(
+    {
+        "magnetar_analytics_backlog_messages": lambda figures: figures.backlog_messages,
+        "magnetar_analytics_backlog_oldest_unacked_age_seconds": (
+            lambda figures: figures.oldest_age_seconds
+        ),
+        "magnetar_analytics_backlog_time_to_drain_seconds": (
+            lambda figures: figures.drains_in_seconds
+        ),
+    }
+)
+NAMES: Final = (*OF_CLUSTER, *OF_SUBSCRIPTION, *OF_ANALYTICS)
+LABELS: Final = (
+    dict.fromkeys(OF_CLUSTER, (CLUSTER,))
+    | dict.fromkeys(OF_SUBSCRIPTION, (CLUSTER, *SUBSCRIPTION_LABELS))
+    | dict.fromkeys(OF_ANALYTICS, (CLUSTER, *NAMESPACE_LABELS))
+)
+"""That each must be asked with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +138,16 @@ class Asked:
         return int(self.labels.get(TIME_TO_DRAIN, DRAIN_S_DEFAULT))
 
     @property
+    def fresh_s(self) -> int:
+        return int(self.labels.get(FRESH_FOR, FRESH_S_DEFAULT))
+
+    @property
     def of_subscription(self) -> bool:
         return self.metric in OF_SUBSCRIPTION
+
+    @property
+    def of_analytics(self) -> bool:
+        return self.metric in OF_ANALYTICS
 
 
 def asked(metric: str, namespace: str, selector: str) -> Asked:
@@ -117,12 +160,12 @@ def asked(metric: str, namespace: str, selector: str) -> Asked:
         if found is None:
             raise MetricRefused(f"selector {selector!r}: only label=value is understood: {term!r}")
         labels[found[1]] = found[2]
-    needed = (CLUSTER, *(SUBSCRIPTION_LABELS if metric in OF_SUBSCRIPTION else ()))
-    if missing := [name for name in needed if not labels.get(name)]:
+    if missing := [name for name in LABELS[metric] if not labels.get(name)]:
         raise MetricRefused(f"{metric} must be asked with the labels {', '.join(missing)}")
-    drain = labels.get(TIME_TO_DRAIN, str(DRAIN_S_DEFAULT))
-    if not drain.isdigit() or not 0 < int(drain) <= DRAIN_S_MAX:
-        raise MetricRefused(f"{TIME_TO_DRAIN}={drain}: must be 1 to {DRAIN_S_MAX} seconds")
+    for name, most in ((TIME_TO_DRAIN, DRAIN_S_MAX), (FRESH_FOR, FRESH_S_MAX)):
+        given = labels.get(name)
+        if given is not None and not (given.isdigit() and 0 < int(given) <= most):
+            raise MetricRefused(f"{name}={given}: must be 1 to {most} seconds")
     return Asked(metric, namespace, MappingProxyType(labels))
 
 
