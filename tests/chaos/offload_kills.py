@@ -1,40 +1,43 @@
 """`magnetar job offload`, killed over and over: `python -m tests.chaos.offload_kills --kills 50`.
 
-A round starts the job on a topic that has grown since, in a session of its own, and kills all of
-that session (driver, JVM, Python workers) with SIGKILL: some anywhere, most after the job's first
-attempt to write a file. At the end the job runs once more to its end, and then
+Rounds (`spark_kills`) start the job on a topic that has grown since, and kill what runs it: all at
+once, the driver alone, executors, Python workers; or they stop an executor for so long that its
+work is done elsewhere, and wake it. Most strike behind an attempt to write a file. At the end the
+job runs once more to its end, and then
 
 - every entry is there, byte for byte as the bookies had it before the first job;
 - every record of a file has its file, whole, and the bookies have what was not released;
 - there is no file that no record names, and no attempt.
 """
 
-import argparse
 import asyncio
-import os
 import random
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pulsar
+from tests.chaos.followed import Followed
+from tests.chaos.spark_kills import MOMENT_TIMEOUT_S, Kind, Rounds, Tell, command, mixed, wait_until
+from tests.chaos.spark_processes import LOCAL, SparkJob
 from tests.support.cluster_processes import running_cluster
 
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.opening import StoreOptions, open_store
-from magnetar.metadata.store import EventKind, MetadataStore, Watch
-from magnetar.offload.records import ATTEMPTS_PREFIX, JOBS_PREFIX, OffloadRecord
+from magnetar.metadata.store import EventKind, MetadataStore
+from magnetar.offload.records import (
+    ATTEMPTS_PREFIX,
+    JOBS_PREFIX,
+    OffloadRecord,
+    parse_attempt_key,
+)
 from magnetar.offload.stores import open_object_store
 from magnetar.offload.verify import verify_file
 from magnetar_spark.log.access import opened_log
@@ -48,12 +51,13 @@ from magnetar_spark.log.topics import log_name
 JOB_TIMEOUT_S = 600.0
 ANYWHERE = 0.25
 """Of the kills: at any moment of a run, its start included."""
-AFTER_ATTEMPT_S_MAX = 2.5
-MESSAGES_A_ROUND = 400
+AFTER_ATTEMPT_S_MAX = 1.0
+MESSAGES_A_ROUND = 800
+LEDGER_ENTRIES = 10
 RANGE_BYTES = 1 << 20
 CLUSTER: dict[str, Any] = {
     "ledger_rollover_min_minutes": 0,
-    "ledger_entries_max": 20,
+    "ledger_entries_max": LEDGER_ENTRIES,
     "retention_minutes": -1,
     "retention_size_mb": -1,
 }
@@ -66,27 +70,30 @@ class Campaign:
     metadata_url: str
     topic: str
     folder: Path
+    attempts: Followed
     rng: random.Random
-    tell: Callable[[str], None] = print
+    grow: Callable[[], None]
+    """Publishes more to the topic."""
     entries: dict[Position, bytes] = field(default_factory=dict)
     anywhere: float = ANYWHERE
     run_s: float = 20.0
     """How long a run takes, as far as is known."""
-    killed: int = 0
-    finished: int = 0
+    runs: int = 0
+    _seen: int = 0
+    _begun_s: float = 0.0
 
     @property
     def name(self) -> str:
         return log_name(parse_topic(self.topic))
 
     def remember(self) -> None:
-        """Takes the entries as they are now; those that are known must be the same."""
-        for position, data in self.read().items():
-            assert self.entries.setdefault(position, data) == data, f"{position} is another now"
+        """Takes the entries that are new, as the bookies have them."""
+        last = max(self.entries, default=EARLIEST)
+        self.entries |= self.read(Window(Position(last.ledger_id, last.entry_id + 1)))
 
-    def read(self) -> dict[Position, bytes]:
+    def read(self, window: Window) -> dict[Position, bytes]:
         settings = LogSettings(self.metadata_url)
-        ranges, bookies = run(self._planned(settings))
+        ranges, bookies = run(self._planned(settings, window))
         found: dict[Position, bytes] = {}
         with EntryReader(settings, bookies) as reader:
             for each in ranges:
@@ -94,62 +101,54 @@ class Campaign:
                     found |= {Position(each.ledger_id, entry): data for entry, data in entries}
         return found
 
-    async def _planned(self, settings: LogSettings) -> tuple[list[Range], list[BookieRegistration]]:
+    async def _planned(
+        self, settings: LogSettings, window: Window
+    ) -> tuple[list[Range], list[BookieRegistration]]:
         async with opened_log(settings) as log:
             found = await topic_log(log, parse_topic(self.topic))
-            return list(ranges_of(found, Window(), RANGE_BYTES)), list(log.bookies.registrations())
+            return list(ranges_of(found, window, RANGE_BYTES)), list(log.bookies.registrations())
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [
-            sys.executable,
-            "-m",
-            "magnetar.cli.main",
-            "job",
-            "offload",
-            "--topic",
-            self.topic,
-        ]
-        command += ["--metadata-url", self.metadata_url, "--store", self.folder.as_uri()]
-        command += ["--threshold", "0", "--master", "local[2]", "--no-progress", *arguments]
-        return subprocess.Popen(
-            command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+    def start(self, master: str, conf: Mapping[str, str]) -> SparkJob:
+        """A run on what has grown since the last one."""
+        self.grow()
+        self.remember()
+        return self._started(master, conf, self.rng.choice(["0", "0", "-1"]))
 
-    def killed_round(self) -> None:
-        """One run that is killed, if it is not faster."""
-        lag = self.rng.choice(["0", "0", "-1"])
-        process = self.start("--deletion-lag", lag)
-        try:
-            if self.rng.random() < self.anywhere:
-                waited = self.rng.uniform(0, self.run_s)
-            else:
-                run(self._first_attempt(process))
-                waited = self.rng.uniform(0, AFTER_ATTEMPT_S_MAX)
-            process.wait(waited)
-            self.finished += 1
-        except subprocess.TimeoutExpired:
-            self.killed += 1
-        finally:
-            kill_session(process)
+    def _started(self, master: str, conf: Mapping[str, str], lag: str) -> SparkJob:
+        self.runs += 1
+        self._begun_s, self._seen = time.monotonic(), len(self.attempts.keys)
+        offload = ["offload", "--topic", self.topic, "--metadata-url", self.metadata_url]
+        offload += ["--store", self.folder.as_uri(), "--threshold", "0", "--deletion-lag", lag]
+        return SparkJob(self.folder.parent / "jobs", self.runs, master, conf, offload)
 
-    async def _first_attempt(self, process: "subprocess.Popen[bytes]") -> None:
-        """Returns when the job has begun a file, or is over."""
+    def moment(self, job: SparkJob) -> bool:
+        """Mostly behind the next attempt to write a file; at times at any, the start included."""
+        if self.rng.random() < self.anywhere:
+            waited = self.rng.uniform(0, self.run_s)
+        else:
+            wait_until(lambda: job.over or len(self.attempts.keys) > self._seen, MOMENT_TIMEOUT_S)
+            waited = self.rng.uniform(0, AFTER_ATTEMPT_S_MAX)
+        over = wait_until(lambda: job.over, waited)
+        self._seen = len(self.attempts.keys)
+        return not over
+
+    def again(self) -> Callable[[], bool]:
+        """Whether a ledger that is being written now was begun again since."""
+        under_way, known = run(self._open_ledgers()), len(self.attempts.keys)
+
+        def is_so() -> bool:
+            since = {parse_attempt_key(key)[1] for key in self.attempts.keys[known:]}
+            return not since.isdisjoint(under_way)
+
+        return is_so
+
+    async def _open_ledgers(self) -> set[int]:
         store = await self._store()
-        watch = store.watch(ATTEMPTS_PREFIX)
-        over = asyncio.ensure_future(asyncio.to_thread(process.wait))
-        seen = asyncio.ensure_future(_put(watch))
         try:
-            async with asyncio.timeout(JOB_TIMEOUT_S):
-                await asyncio.wait([over, seen], return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:
-            kill_session(process)
-            raise
+            attempts = await store.list(ATTEMPTS_PREFIX + self.name)
         finally:
-            seen.cancel()
-            watch.close()
             await store.close()
-            if not over.done():
-                over.add_done_callback(lambda _: None)
+        return {parse_attempt_key(record.key)[1] for record in attempts}
 
     async def _store(self) -> MetadataStore:
         return await open_store(self.metadata_url, SystemClock(), StoreOptions())
@@ -157,14 +156,12 @@ class Campaign:
     def finish(self) -> None:
         """Runs it to its end once no dead job seems alive."""
         run(self._no_job())
-        begun = time.monotonic()
-        process = self.start("--deletion-lag", self.rng.choice(["0", "-1"]))
+        job = self._started(LOCAL, {}, self.rng.choice(["0", "-1"]))
         try:
-            output, _ = process.communicate(timeout=JOB_TIMEOUT_S)
+            assert job.wait() == 0, job.said
         finally:
-            kill_session(process)
-        self.run_s = time.monotonic() - begun
-        assert process.returncode == 0, output.decode()
+            job.kill()
+        self.run_s = time.monotonic() - self._begun_s
 
     async def _no_job(self) -> None:
         """Leases of the killed run out by themselves."""
@@ -184,7 +181,7 @@ class Campaign:
 
     def check(self) -> dict[int, OffloadRecord]:
         """What must hold behind a run that went to its end; the live files."""
-        found = self.read()
+        found = self.read(Window())
         assert found.keys() >= self.entries.keys(), "entries are lost"
         for position, data in self.entries.items():
             assert found[position] == data, f"{position} is not what it was"
@@ -213,82 +210,39 @@ class Campaign:
         return files
 
 
-async def _put(watch: Watch) -> None:
-    async for event in watch:
-        if event.kind is EventKind.PUT:
-            return
-
-
-def kill_session(process: "subprocess.Popen[bytes]") -> None:
-    """Every process of its session, also those that have made groups of their own."""
-    while members := _members(process.pid):
-        for pid in members:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        process.poll()
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
-
-
-def _members(session: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
-
-
 def publish(client: pulsar.Client, topic: str, count: int, rng: random.Random) -> None:
+    """Entries of their own, not faster than ledgers are rolled over."""
     with closing(client.create_producer(topic, batching_enabled=False)) as producer:
-        for _ in range(count):
+        for number in range(count):
             producer.send_async(rng.randbytes(rng.randrange(1, 4000)), lambda *_: None)
+            if number % LEDGER_ENTRIES == 0:
+                producer.flush()
         producer.flush()
 
 
-def campaign(
-    root: Path, kills: int, seed: int, tell: Callable[[str], None]
-) -> dict[int, OffloadRecord]:
+def campaign(root: Path, kills: int, rng: random.Random, tell: Tell, only: list[Kind]) -> None:
     """The long form, with a cluster of its own."""
-    rng = random.Random(seed)
     topic = "persistent://public/default/offload-kills"
-    with running_cluster(root / "cluster", bookies=3, brokers=1, **CLUSTER) as cluster:
-        logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(root / "client.log"))
-        with closing(pulsar.Client(cluster.service_url, logger=logger)) as client:
-            these = Campaign(cluster.metadata_url, topic, root / "store", rng, tell)
-            while these.killed < kills:
-                publish(client, topic, MESSAGES_A_ROUND, rng)
-                these.remember()
-                these.killed_round()
-                tell(f"{these.killed} killed, {these.finished} were faster")
-            these.finish()
-            files = these.check()
+    logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(root / "client.log"))
+    with (
+        running_cluster(root / "cluster", bookies=3, brokers=1, **CLUSTER) as cluster,
+        closing(pulsar.Client(cluster.service_url, logger=logger)) as client,
+        Followed(cluster.metadata_url, ATTEMPTS_PREFIX) as attempts,
+    ):
+
+        def grow() -> None:
+            publish(client, topic, MESSAGES_A_ROUND, rng)
+
+        these = Campaign(cluster.metadata_url, topic, root / "store", attempts, rng, grow)
+        rounds = Rounds(these, rng, lambda: tell(rounds.told()))
+        rounds.whole(mixed(kills, rng, only))
+        these.finish()
+        files = these.check()
+        ledgers = [parse_attempt_key(key)[1] for key in attempts.keys]
     released = sum(bool(file.released_ms) for file in files.values())
     tell(f"{len(these.entries)} entries as they were, {len(files)} files, {released} released")
-    return files
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--dir", type=Path, help="where all is kept (default: a new directory)")
-    args = parser.parse_args()
-    begun = time.monotonic()
-
-    def tell(text: str) -> None:
-        print(f"{time.monotonic() - begun:7.1f} s  {text}", flush=True)
-
-    with tempfile.TemporaryDirectory(prefix="offload-kills-") as directory:
-        tell(f"seed {args.seed}")
-        campaign(args.dir or Path(directory), args.kills, args.seed, tell)
+    tell(f"{len(ledgers)} attempts at {len(set(ledgers))} ledgers")
 
 
 if __name__ == "__main__":
-    main()
+    command("offload-kills", __doc__.partition("\n")[0], campaign)

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from tests.chaos.followed import Followed
 from tests.chaos.offload_kills import Campaign, publish
+from tests.chaos.spark_kills import Kind, Rounds
 
 from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.offload.records import ATTEMPTS_PREFIX
 
-KILLS = 2
 MESSAGES = 300
 
 
@@ -25,10 +27,18 @@ def test_a_killed_job_loses_doubles_and_leaves_nothing(
     seed = int(os.environ.get("OFFLOAD_KILLS_SEED") or random.randrange(1 << 31))
     rng = random.Random(seed)
     print(f"OFFLOAD_KILLS_SEED={seed}")
-    these = Campaign(cluster.metadata_url, topic, tmp_path / "store", rng, anywhere=0.0)
-    for _ in range(KILLS):
-        publish(client, topic, MESSAGES, rng)
-        these.remember()
-        these.killed_round()
-    these.finish()
-    assert these.check()
+    with Followed(cluster.metadata_url, ATTEMPTS_PREFIX) as attempts:
+        these = Campaign(
+            cluster.metadata_url,
+            topic,
+            tmp_path / "store",
+            attempts,
+            rng,
+            lambda: publish(client, topic, MESSAGES, rng),
+            anywhere=0.0,
+        )
+        rounds = Rounds(these, rng)
+        for kinds in ([Kind.SESSION], [Kind.WORKER, Kind.EXECUTOR, Kind.DRIVER]):
+            rounds.strike(kinds)
+        these.finish()
+        assert these.check()
