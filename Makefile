@@ -14,6 +14,8 @@ DEV_STAMP := $(VENV)/.installed-dev
 PROTO := services/magnetar/wire/_pb
 ETCD_PROTO := services/magnetar/metadata/etcd/_pb
 CODE := services operator spark-jobs tests
+# Of `make test`; each with its own Spark, clusters and brokers, so 3 GiB. 0: all in one.
+TEST_PROCESSES ?= 2
 
 comma := ,
 # `$(call took,TEXT)` before the work: says what begins; the time is printed when the recipe ends.
@@ -41,9 +43,9 @@ cluster: $(RUN_STAMP) ## three bookies, two brokers and an etcd here, shown unti
 	exec $(BIN)/magnetar cluster up $(ARGS)
 
 .PHONY: test
-test: $(DEV_STAMP) java etcd ## all tests but the long forms (ARGS="tests/unit -k name" for some)
+test: $(DEV_STAMP) java etcd ## all tests but the long forms, by two processes (ARGS="tests/unit -k name" for some)
 	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 .PHONY: kube-test
 kube-test: $(DEV_STAMP) ## tests that need a Kubernetes: that of KUBECONFIG, or one that is started for them
