@@ -200,6 +200,11 @@ async def test_attempts_of_dead_jobs_go_with_their_files(store: Silent, tmp_path
     left = {record.key for record in await store.list(ATTEMPTS_PREFIX)}
     assert left == {alive.key, mine.key}
     assert (await remove_attempts(store, "mine", all_tasks_over=True)).files == 1
+    # A task of it may be still on its way, and write its file; it is known to the next run.
+    late = written(tmp_path, mine.path)
+    await store.delete(job_key("mine"))
+    assert (await remove_attempts(store, "next", all_tasks_over=False)).files == 1
+    assert not late.exists()
     assert {record.key for record in await store.list(ATTEMPTS_PREFIX)} == {alive.key}
 
 

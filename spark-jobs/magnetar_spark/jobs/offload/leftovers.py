@@ -1,8 +1,10 @@
 """Finds and removes what runs that were killed have left behind.
 
 Attempts whose job has no key any more: each is claimed (`attempts.claim`), then its file deleted,
-then the attempt. That is all that a run which is killed at any point leaves. Files that neither a
-record nor an attempt names: see `sweeping`.
+then the attempt. That is all that a run which is killed at any point leaves. Of this run's own
+attempts, once its tasks are over, the files are deleted and the claims stay: a task that Spark has
+given up may go on until its executor ends, and the next run looks once more for what it wrote.
+Files that neither a record nor an attempt names: see `sweeping`.
 """
 
 import re
@@ -20,6 +22,7 @@ from magnetar.offload.records import (
     parse_attempt_key,
 )
 from magnetar.offload.stores import StoreSpec, open_object_store
+from magnetar.offload.trash import delete_file
 from magnetar_spark.jobs.offload.attempts import Attempt, claim, give_up
 from magnetar_spark.jobs.offload.planning import live_records
 from magnetar_spark.jobs.sweeping import Named, Removed, sweep_folder
@@ -53,7 +56,11 @@ async def _remove_attempt(
         claimed = await claim(store, attempt, found, job)
     except BadRevision:
         return False  # committed, or claimed by another, in this moment
-    await give_up(store, open_object_store(found.store), claimed)
+    files = open_object_store(found.store)
+    if found.job == job:
+        await delete_file(files, claimed.path)
+    else:
+        await give_up(store, files, claimed)
     return True
 
 
