@@ -321,6 +321,7 @@ async def test_a_store_that_is_away_does_not_keep_the_files_of_others(stage: Col
     second = ledger.ledgers[1].ledger_id
     await move(stage.store, stage.client(), NAME, second, here)
     (stage.folder / "other").rename(stage.folder / "away")
+    (stage.folder / "other").touch()  # no folder: the store answers nothing
     ledger.retention = Retention()
     ledger.cursors["sub"].ack_cumulative(Position(second, 19))
     await ledger.trim()

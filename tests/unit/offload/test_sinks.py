@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.offload import sinks
 from magnetar.offload.sinks import open_sink
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
 
@@ -23,7 +22,7 @@ def test_the_folder_above_a_new_store_is_on_the_disk_too(
         if path.is_dir():
             synced.append(path)
 
-    monkeypatch.setattr(sinks.os, "fsync", recorded)
+    monkeypatch.setattr(os, "fsync", recorded)
     root = tmp_path / "made" / "with it"
     spec = StoreSpec(FILESYSTEM, str(root))
     sink = open_sink(spec, open_object_store(spec), "a/b/file")
