@@ -39,6 +39,9 @@ SETTINGS: Final = BrokerSettings(
 MESSAGE_TTL_S: Final = 1_800
 """More than a run lasts: nothing may expire, whatever the clocks say."""
 AGES_EVERY_S: Final = 1.0
+TELLS_EVERY_S: Final = 0.3
+NEVER_S: Final = 1e6
+"""Beyond the end of any run."""
 
 
 async def prepare_cluster(metadata: MetadataServer) -> None:
@@ -109,5 +112,5 @@ def ledger_settings(world: "World") -> LedgerSettings:
         stripe_entries=world.plan.stripe_entries,
         avoid_s=10.0,
         regrow_interval_s=2.0,
-        explicit_lac_interval_s=0.3,
+        explicit_lac_interval_s=TELLS_EVERY_S if world.plan.tells else NEVER_S,
     )

@@ -177,7 +177,9 @@ async def ledger_main(node: Node, world: LedgerWorld) -> None:
     client = node.service = await connected(node, world)
     node.ready = True
     tasks = [write_ledgers(node, world, client), write_ledgers(node, world, client)]
-    tasks += [end_ledgers(node, world, client), read_open_ledgers(node, world, client)]
+    tasks.append(end_ledgers(node, world, client))
+    if world.plan.tells:
+        tasks.append(read_open_ledgers(node, world, client))
     await asyncio.gather(*tasks)
 
 

@@ -42,6 +42,8 @@ LOSSY: Final = frozenset(("flip bits", "flip journal", "wipe bookie"))
 
 AGES: Final = 0xA6E5
 AGES_CHANCE: Final = 0.3
+TELLS: Final = 0x7E11
+TELLS_CHANCE: Final = 0.5
 
 QUORUMS: Final = ((3, 2, 2), (2, 2, 2), (3, 3, 2), (4, 3, 2), (3, 2, 2))
 
@@ -87,6 +89,8 @@ class Plan:
     faults: list[FaultPlan] = field(default_factory=list)
     ages: bool = False
     """Messages expire that are older than any run is long; wall clocks make great leaps."""
+    tells: bool = False
+    """Idle writers tell their bookies what is confirmed; others read open ledgers."""
     weather: Weather = field(default_factory=Weather)
 
     @property
@@ -115,6 +119,7 @@ def draw_plan(seed: int) -> Plan:
     )
     # Of its own randomness: what other seeds draw stays what it was.
     plan.ages = plan.world == "topics" and Random(seed ^ AGES).random() < AGES_CHANCE
+    plan.tells = Random(seed ^ TELLS).random() < TELLS_CHANCE
     fault_span_s = rng.choice((6.0, 12.0, 20.0))
     if plan.world == "ledgers":
         plan.brokers = rng.choice((2, 3))

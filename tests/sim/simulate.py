@@ -41,7 +41,7 @@ def simulate(
     determinism.begin(seed)
     plan = draw_plan(seed)
     if bug is not None:
-        plan.ages = False  # its seeds were found without, unless it leans to that
+        plan.ages = plan.tells = False  # its seeds were found without, unless it leans to that
     if bug is not None and bug.lean is not None:
         bug.lean(plan)
     if bug is not None and planted:

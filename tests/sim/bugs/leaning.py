@@ -39,6 +39,15 @@ def ages() -> Lean:
     return lean
 
 
+def tells() -> Lean:
+    """Idle writers tell their bookies what is confirmed; others read open ledgers."""
+
+    def lean(plan: Plan) -> None:
+        plan.tells = True
+
+    return lean
+
+
 def faults(*kinds: str, count: int = 6, for_s: float = 2.0) -> Lean:
     """These faults and no others; one that takes a copy for good comes once."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tests.sim.bugs.bug import Bug, plant
-from tests.sim.bugs.leaning import bookies, faults, ledgers, quorum, together
+from tests.sim.bugs.leaning import bookies, faults, ledgers, quorum, tells, together
 
 from magnetar.autorecovery.copying import Copied, Copier, Need
 from magnetar.bookie.api import (
@@ -283,7 +283,7 @@ BUGS: Final = (
         "confirmed: others read them, and the ledger may end before them.",
         tells_what_was_sent,
         6,
-        together(ledgers(), ROUGH),
+        together(ledgers(), tells(), ROUGH),
     ),
     Bug(
         "a bookie counts twice",
