@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 import pulsar
 from tests.chaos.followed import Followed
-from tests.chaos.spark_kills import MOMENT_TIMEOUT_S, Kind, Rounds, Tell, command, mixed, wait_until
+from tests.chaos.spark_kills import MOMENT_TIMEOUT_S, Order, Rounds, command, wait_until
 from tests.chaos.spark_processes import LOCAL, SparkJob
 from tests.spark.conftest import Log
 from tests.support.cluster_processes import running_cluster
@@ -145,8 +144,9 @@ async def _attempts(store: MetadataStore) -> list[str]:
     return [stored.key for stored in await store.list(ATTEMPTS_PREFIX)]
 
 
-def campaign(root: Path, kills: int, rng: random.Random, tell: Tell, only: list[Kind]) -> None:
+def campaign(order: Order) -> None:
     """The long form, with a cluster of its own."""
+    root, rng, tell = order.root, order.rng, order.tell
     topic = "persistent://public/default/compact-kills"
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(root / "client.log"))
     with (
@@ -157,8 +157,8 @@ def campaign(root: Path, kills: int, rng: random.Random, tell: Tell, only: list[
         rig = CompactRig(Log(cluster), cluster, root / "store")
         these = Compactions(rig, client, topic, attempts, rng)
         these.grow()
-        rounds = Rounds(these, rng, lambda: tell(rounds.told()), given_up_s=GIVEN_UP_S)
-        rounds.whole(mixed(kills, rng, only))
+        rounds = Rounds(these, rng, lambda: tell(rounds.told()), GIVEN_UP_S, order.until)
+        rounds.whole(order.kinds)
         these.finish()
         keys = these.check()
     tell(f"{keys} keys with the values that were sent last, {len(rig.files())} files, all named")

@@ -21,7 +21,7 @@ from typing import Any
 
 import pulsar
 from tests.chaos.followed import Followed
-from tests.chaos.spark_kills import MOMENT_TIMEOUT_S, Kind, Rounds, Tell, command, mixed, wait_until
+from tests.chaos.spark_kills import MOMENT_TIMEOUT_S, Order, Rounds, command, wait_until
 from tests.chaos.spark_processes import LOCAL, SparkJob
 from tests.support.cluster_processes import running_cluster
 
@@ -51,8 +51,8 @@ from magnetar_spark.log.topics import log_name
 JOB_TIMEOUT_S = 600.0
 ANYWHERE = 0.25
 """Of the kills: at any moment of a run, its start included."""
-AFTER_ATTEMPT_S_MAX = 1.0
-MESSAGES_A_ROUND = 800
+STRIKE_S_MAX = 1.0
+MESSAGES_A_ROUND = 1000
 LEDGER_ENTRIES = 10
 RANGE_BYTES = 1 << 20
 CLUSTER: dict[str, Any] = {
@@ -76,6 +76,8 @@ class Campaign:
     """Publishes more to the topic."""
     entries: dict[Position, bytes] = field(default_factory=dict)
     anywhere: float = ANYWHERE
+    strike_s_max: float = STRIKE_S_MAX
+    """Behind an attempt."""
     run_s: float = 20.0
     """How long a run takes, as far as is known."""
     runs: int = 0
@@ -127,7 +129,7 @@ class Campaign:
             waited = self.rng.uniform(0, self.run_s)
         else:
             wait_until(lambda: job.over or len(self.attempts.keys) > self._seen, MOMENT_TIMEOUT_S)
-            waited = self.rng.uniform(0, AFTER_ATTEMPT_S_MAX)
+            waited = self.rng.uniform(0, self.strike_s_max)
         over = wait_until(lambda: job.over, waited)
         self._seen = len(self.attempts.keys)
         return not over
@@ -220,8 +222,9 @@ def publish(client: pulsar.Client, topic: str, count: int, rng: random.Random) -
         producer.flush()
 
 
-def campaign(root: Path, kills: int, rng: random.Random, tell: Tell, only: list[Kind]) -> None:
+def campaign(order: Order) -> None:
     """The long form, with a cluster of its own."""
+    root, rng, tell = order.root, order.rng, order.tell
     topic = "persistent://public/default/offload-kills"
     logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(root / "client.log"))
     with (
@@ -234,8 +237,8 @@ def campaign(root: Path, kills: int, rng: random.Random, tell: Tell, only: list[
             publish(client, topic, MESSAGES_A_ROUND, rng)
 
         these = Campaign(cluster.metadata_url, topic, root / "store", attempts, rng, grow)
-        rounds = Rounds(these, rng, lambda: tell(rounds.told()))
-        rounds.whole(mixed(kills, rng, only))
+        rounds = Rounds(these, rng, lambda: tell(rounds.told()), until=order.until)
+        rounds.whole(order.kinds)
         these.finish()
         files = these.check()
         ledgers = [parse_attempt_key(key)[1] for key in attempts.keys]

@@ -11,6 +11,7 @@ The moments are the campaign's: it says when the job works, and when work was be
 """
 
 import argparse
+import math
 import random
 import signal
 import tempfile
@@ -33,7 +34,7 @@ from tests.chaos.spark_processes import (
 )
 
 STRIKES_MIN: Final = 3
-STRIKES_MAX: Final = 8
+STRIKES_MAX: Final = 12
 """In one run, where it lasts for so many."""
 MOMENT_TIMEOUT_S: Final = 300.0
 GIVEN_UP_S: Final = 30.0
@@ -57,10 +58,10 @@ class Kind(StrEnum):
 
 
 SHARES: Final = {
-    Kind.SESSION: 4,
+    Kind.SESSION: 3,
     Kind.DRIVER: 2,
     Kind.EXECUTOR: 6,
-    Kind.WORKER: 5,
+    Kind.WORKER: 6,
     Kind.STOPPED: 3,
 }
 
@@ -87,6 +88,8 @@ class Rounds:
     tell: Callable[[], None] = lambda: None
     """After every round."""
     given_up_s: float = GIVEN_UP_S
+    until: float = math.inf
+    """No strike behind this moment, by `time.monotonic`."""
     struck: Counter[Kind] = field(default_factory=Counter)
     runs: int = 0
     succeeded: int = 0
@@ -95,10 +98,10 @@ class Rounds:
     """Of executors that were stopped: their work went to another before they woke."""
 
     def whole(self, kinds: Sequence[Kind]) -> None:
-        """Rounds until all of these were struck."""
+        """Rounds until all of these were struck, or it is time to end."""
         left = list(kinds)
         self.rng.shuffle(left)
-        while left:
+        while left and time.monotonic() < self.until:
             for kind in self.round(left):
                 left.remove(kind)
             self.rng.shuffle(left)
@@ -133,7 +136,7 @@ class Rounds:
         frozen: list[Executor] = []
         try:
             for kind in sorted(kinds, key=lambda kind: kind is Kind.DRIVER):
-                if not self.target.moment(job):
+                if time.monotonic() >= self.until or not self.target.moment(job):
                     break
                 if self._strike(job, kind, frozen):
                     done.append(kind)
@@ -214,14 +217,24 @@ def wait_until(ripe: Callable[[], bool], timeout_s: float) -> bool:
 
 
 Tell = Callable[[str], None]
-Campaigning = Callable[[Path, int, random.Random, Tell, list[Kind]], None]
-"""A directory, how many kills, and of which kinds: none means all."""
 
 
-def command(name: str, about: str, campaign: Campaigning) -> None:
+@dataclass(frozen=True)
+class Order:
+    """What a campaign is to do."""
+
+    root: Path
+    kinds: list[Kind]
+    until: float
+    rng: random.Random
+    tell: Tell
+
+
+def command(name: str, about: str, campaign: Callable[[Order], None]) -> None:
     """A campaign as a command."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no kill behind that")
     parser.add_argument("--only", type=Kind, action="append", default=[], help=", ".join(Kind))
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--dir", type=Path, help="where all is kept (default: a new directory)")
@@ -234,4 +247,6 @@ def command(name: str, about: str, campaign: Campaigning) -> None:
     with tempfile.TemporaryDirectory(prefix=f"{name}-") as directory:
         tell(f"seed {args.seed}")
         rng = random.Random(args.seed)
-        campaign(args.dir or Path(directory), args.kills, rng, tell, args.only)
+        kinds, until = mixed(args.kills, rng, args.only), begun + args.minutes * 60
+        campaign(Order(args.dir or Path(directory), kinds, until, rng, tell))
+        tell("all as it should be")
