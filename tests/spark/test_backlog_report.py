@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from magnetar_spark.jobs.backlog import metrics, report
 from magnetar_spark.jobs.backlog.attention import Severity, expiring, findings
+from magnetar_spark.jobs.backlog.causes import Cause
 from magnetar_spark.jobs.backlog.charts import nice_ceiling, shortened
 from magnetar_spark.jobs.backlog.published import published
+from magnetar_spark.jobs.backlog.report_parts import CAUSES
 from magnetar_spark.jobs.backlog.shown import bytes_text, count_text, duration_text
 from magnetar_spark.jobs.backlog.tables import SCHEMAS, TABLES, Rows, described, table
 
@@ -120,6 +122,38 @@ def test_findings_are_in_order_of_weight() -> None:
         ("new", "stalled"),
     ]
     assert [each.severity for each in found[-2:]] == [Severity.CRITICAL, Severity.WARNING]
+
+
+def test_every_cause_has_its_colour_and_its_number() -> None:
+    """Else a bar would be shorter than its sum."""
+    on_bookies = set(Cause) - {Cause.COLD, Cause.COMPACTED}
+    assert {cause for cause, _, _ in CAUSES} == on_bookies
+    assert len({css for _, css, _ in CAUSES}) == len(CAUSES)
+    rows = nothing()
+    rows["topics"] = [topic(bytes_cold=5 << 20)]
+    rows["storage"] = [
+        blank("storage", cause=cause.value, subscription="", bytes_on_bookies=(n + 1) << 10)
+        for n, cause in enumerate(sorted(on_bookies))
+    ]
+    cells = ["".join(cell.itertext()) for cell in page(rows).iter("td")]
+    assert {f"{n + 1}.0 KiB" for n in range(len(on_bookies))} | {"5.0 MiB"} <= set(cells)
+
+
+def test_rates_are_shared_out_by_minutes() -> None:
+    """Minutes without a message between others count, too."""
+    rows = nothing()
+    minutes = {0: 1, 1: 6, 4: 7, 5: 4}
+    rows["rates"] = [
+        blank("rates", minute=NOW_MS // 60_000 * 60_000 + at * 60_000, messages=n, bytes=n)
+        for at, n in minutes.items()
+    ]
+    tips = [each.text or "" for each in page(rows).iter("title")]
+    found = [tip for tip in tips if "minutes with" in tip]
+    assert found == [
+        "2 minutes with 0 messages",
+        "1 minutes with 1 messages",
+        "3 minutes with 4 to 7 messages",
+    ]
 
 
 def test_what_will_outlive_its_ttl() -> None:

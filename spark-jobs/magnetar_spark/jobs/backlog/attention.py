@@ -140,7 +140,7 @@ def _untrimmed(storage: list[Row]) -> list[Finding]:
             topic,
             "",
             f"{bytes_text(size)} on bookies that nothing keeps",
-            "Its broker lets them go when it looks next; `topics trim` does it now.",
+            "Its broker lets them go when it looks next, or when the topic is loaded.",
             float(size),
         )
         for topic, size in sums.items()

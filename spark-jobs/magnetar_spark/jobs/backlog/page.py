@@ -31,16 +31,17 @@ h3 { font-size: 15px; margin: 18px 0 4px; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
   padding: 18px 20px; margin-top: 18px; }
 section > p { margin: 4px 0 10px; max-width: 75ch; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(124px, 1fr)); gap: 12px;
   margin-top: 18px; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
-  padding: 12px 14px; }
-.tile b { display: block; font-size: 22px; font-variant-numeric: tabular-nums; }
+  padding: 12px; }
+.tile b { display: block; font-size: 20px; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: 13px; }
 .findings { list-style: none; margin: 8px 0 0; padding: 0; }
 .findings li { border-left: 4px solid var(--note); padding: 4px 12px; margin: 10px 0; }
 .findings li.critical { border-color: var(--bad); }
 .findings li.warning { border-color: var(--warn); }
+summary { cursor: pointer; color: var(--soft); }
 .tag { font-size: 12px; font-weight: 600; text-transform: uppercase; letter-spacing: .04em;
   color: var(--note); }
 .critical .tag { color: var(--bad); } .warning .tag { color: var(--warn); }
@@ -59,8 +60,9 @@ svg .axis { stroke: var(--soft); stroke-width: 1; } svg .grid { stroke: var(--li
 table { border-collapse: collapse; width: 100%; font-size: 13px; margin-top: 10px; }
 th { text-align: left; color: var(--soft); font-weight: 600; border-bottom: 1px solid var(--line); }
 th, td { padding: 5px 10px 5px 0; vertical-align: top; }
-td { border-bottom: 1px solid var(--line); }
-.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td { border-bottom: 1px solid var(--line); } th { vertical-align: bottom; }
+td.name { min-width: 9em; } td.name:first-child { min-width: 17em; }
+.n { text-align: right; font-variant-numeric: tabular-nums; } td.n { white-space: nowrap; }
 """
 
 Cell = str | tuple[str, str]

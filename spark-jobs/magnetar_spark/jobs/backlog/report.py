@@ -20,6 +20,8 @@ from magnetar_spark.jobs.backlog.tables import Rows
 
 Row = dict[str, Any]
 TITLE: Final = "Backlog report"
+OPEN_FINDINGS: Final = 8
+"""Shown at once; the others open with a click."""
 
 _PARTS: Final[Sequence[Callable[[Rows, int], str]]] = (
     parts.backlogs,
@@ -31,6 +33,7 @@ _PARTS: Final[Sequence[Callable[[Rows, int], str]]] = (
     scanned.hot_keys,
     scanned.flows,
     scanned.rates,
+    scanned.rate_histogram,
     scanned.sizes,
 )
 
@@ -69,7 +72,7 @@ def _tiles(rows: Rows) -> str:
             tile(count_text(sum(row["entries"] or 0 for row in subscriptions)), "entries unread"),
             tile(parts.approximately(count_text(messages), exact), "messages unread"),
             tile(parts.approximately(bytes_text(size), bytes_exact), "bytes unread"),
-            tile(duration_text(oldest), "the oldest unread message"),
+            tile(duration_text(oldest), "oldest unread message"),
             tile(bytes_text(sum(row["bytes_on_bookies"] for row in topics)), "on bookies"),
             tile(count_text(len(topics)), "topics and partitions"),
             tile(count_text(len(subscriptions)), "subscriptions"),
@@ -80,16 +83,21 @@ def _tiles(rows: Rows) -> str:
 def _attention(found: Sequence[Finding], top: int) -> str:
     if not found:
         return section("What needs attention", "Nothing.")
-    items = "".join(
+    items = [
         f'<li class="{each.severity.name.lower()}"><span class="tag">{escape(each.kind)}</span> '
         f'<span class="name">{escape(_name(each))}</span><br/>{escape(each.text)}'
         f'<br/><span class="soft">{escape(each.advice)}</span></li>'
-        for each in found[:top]
-    )
-    more = len(found) - top
+        for each in found
+    ]
+    first = min(top, OPEN_FINDINGS)
     text = f"{len(found)} findings, the worst first." if len(found) > 1 else "One finding."
-    rest = f'<p class="soft">… and {more} more.</p>' if more > 0 else ""
-    return section("What needs attention", text, f'<ul class="findings">{items}</ul>', rest)
+    parts = [f'<ul class="findings">{"".join(items[:first])}</ul>']
+    if len(found) > first:
+        parts.append(
+            f"<details><summary>{len(found) - first} more</summary>"
+            f'<ul class="findings">{"".join(items[first:])}</ul></details>'
+        )
+    return section("What needs attention", text, *parts)
 
 
 def _name(finding: Finding) -> str:

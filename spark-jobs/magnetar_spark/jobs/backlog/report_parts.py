@@ -21,6 +21,7 @@ Row = dict[str, Any]
 CAUSES: Final = (
     (Cause.SUBSCRIPTION, "s4", "slowest subscription"),
     (Cause.RETENTION, "s0", "retention"),
+    (Cause.COMPACTION, "s7", "not compacted yet"),
     (Cause.OPEN, "s2", "open ledger"),
     (Cause.UNTRIMMED, "s1", "un-trimmed"),
     (Cause.OFFLOADED, "s3", "offloaded, not let go yet"),
@@ -170,7 +171,8 @@ def storage(rows: Rows, top: int) -> str:
         bars.append(_causes_bar(f"{len(ordered) - top} others", rest, set()))
     present = {cause for by_cause in sums.values() for cause, size in by_cause.items() if size}
     series = [(css, name) for cause, css, name in CAUSES if cause.value in present]
-    cold = sum(row["bytes_cold"] for row in rows["topics"])
+    by_topic = {row["topic"]: row["bytes_cold"] for row in rows["topics"]}
+    cold = sum(by_topic.values())
     text = "All copies, by what keeps them."
     if cold:
         text += f" {bytes_text(cold)} more are in the object store."
@@ -179,7 +181,34 @@ def storage(rows: Rows, top: int) -> str:
         text,
         legend(series),
         rows_chart(bars, "Bytes on bookies by topic and cause"),
+        _causes_table(ordered[:top], sums, present, by_topic),
     )
+
+
+def _causes_table(
+    topics: Sequence[str],
+    sums: dict[str, dict[str, int]],
+    present: set[str],
+    cold: dict[str, int],
+) -> str:
+    """The numbers of the chart, and what is in the object store."""
+    shown = [(cause.value, name) for cause, _, name in CAUSES if cause.value in present]
+    heads: list[Cell] = ["Topic", *(("n", name) for _, name in shown)]
+    with_cold = any(cold.values())
+    if with_cold:
+        heads.append(("n", "object store"))
+    cells: list[list[Cell]] = []
+    for topic in topics:
+        line: list[Cell] = [("name", short_topic(topic))]
+        line += [("n", _size(sums[topic].get(cause, 0))) for cause, _ in shown]
+        if with_cold:
+            line.append(("n", _size(cold.get(topic, 0))))
+        cells.append(line)
+    return table(heads, cells)
+
+
+def _size(size: int) -> str:
+    return bytes_text(size) if size else "-"
 
 
 def _causes_bar(label: str, by_cause: dict[str, int], needed: Iterable[str]) -> Bar:
@@ -197,29 +226,31 @@ def what_if(rows: Rows, top: int) -> str:
     """What limits would free."""
     scenarios: dict[str, list[int]] = {}
     for row in rows["what_if"]:
-        each = scenarios.setdefault(row["scenario"], [0, 0, 0])
+        each = scenarios.setdefault(row["scenario"], [0, 0, 0, 0])
         each[0] += row["bytes_on_bookies"]
         each[1] += row["ledgers"]
         each[2] += sum(count for _, count in row["expired"])
+        each[3] += row["bytes_cold"]
     bars = [
         Bar(
             "limits in force" if name == "now" else name,
             bytes_text(size),
             (Segment("s0", size, f"{name}: {bytes_text(size)} in {ledgers:,} ledgers"),),
         )
-        for name, (size, ledgers, _) in list(scenarios.items())[:top]
+        for name, (size, ledgers, *_) in list(scenarios.items())[:top]
     ]
     cells: list[list[Cell]] = [
         [
             "limits in force" if name == "now" else name,
             ("n", bytes_text(size)),
+            ("n", _size(cold)),
             ("n", count_text(ledgers)),
             ("n", count_text(expired)),
         ]
-        for name, (size, ledgers, expired) in list(scenarios.items())[:top]
+        for name, (size, ledgers, expired, cold) in list(scenarios.items())[:top]
     ]
-    heads: list[Cell] = ["Limits", ("n", "Bytes on bookies"), ("n", "Ledgers")]
-    heads.append(("n", "Entries lost unread"))
+    heads: list[Cell] = ["Limits", ("n", "Bytes on bookies"), ("n", "Object store")]
+    heads += [("n", "Ledgers"), ("n", "Entries lost unread")]
     return section(
         "What TTL and retention would free",
         "Now, if these limits held. Ledgers go whole, and not the newest; a TTL acknowledges for "

@@ -1,5 +1,6 @@
 """The report's parts that are made of what was read: keys, dead letters, rates, sizes. Pure."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,6 +21,15 @@ Row = dict[str, Any]
 TIME_COLUMNS_MAX: Final = 120
 RATE_SERIES: Final = 6
 MINUTE_MS: Final = 60_000
+
+
+def _of_sample(rows: Rows) -> str:
+    """Said where it is so: a sample's counts are no topic's."""
+    sampled = [row["topic"] for row in rows["topics"] if row["sampled"]]
+    if not sampled:
+        return ""
+    which = short_topic(sampled[0]) if len(sampled) == 1 else f"{len(sampled)} topics"
+    return f" Of {which} a sample was read: counts are the sample's."
 
 
 def unread_keys(rows: Rows, top: int) -> str:
@@ -76,7 +86,7 @@ def hot_keys(rows: Rows, top: int) -> str:
             ("n", count_text(row["keyed_messages"])),
             ("n", count_text(row["keys"])),
             *(("n", f"{row[f'top{n}_share']:.1%}") for n in (1, 10, 100)),
-            ("n", UNKNOWN if row["partition_ratio"] is None else f"{row['partition_ratio']:.2f}"),
+            ("n", "-" if row["partition_ratio"] is None else f"{row['partition_ratio']:.2f}"),
         ]
         for row in spread[:top]
     ]
@@ -85,7 +95,7 @@ def hot_keys(rows: Rows, top: int) -> str:
     heads += [("n", name) for name in names]
     return section(
         "Hot keys and skew",
-        "Of the messages that were read.",
+        "Of the messages that were read." + _of_sample(rows),
         rows_chart(bars, "Messages by key"),
         table(heads, cells),
     )
@@ -99,6 +109,7 @@ def flows(rows: Rows, top: int) -> str:
             row["kind"],
             ("name", short_topic(row["topic"])),
             ("name", short_topic(row["origin"])),
+            ("name", row["subscription"] or UNKNOWN),
             ("n", approximately(count_text(row["messages"]), row["whole"])),
             ("n", UNKNOWN if row["per_hour"] is None else f"{count_text(row['per_hour'])}/h"),
             ("n", f"{row['redeliveries_mean']:.1f} / {row['redeliveries_max']}"),
@@ -106,8 +117,8 @@ def flows(rows: Rows, top: int) -> str:
         ]
         for row in shown
     ]
-    heads: list[Cell] = ["Kind", "In", "First sent to", ("n", "Messages"), ("n", "Rate")]
-    heads += [("n", "Redeliveries mean / most"), ("n", "Last")]
+    heads: list[Cell] = ["Kind", "In", "First sent to", "Given up by", ("n", "Messages")]
+    heads += [("n", "Rate"), ("n", "Redeliveries mean / most"), ("n", "Last")]
     if not cells:
         return section("Dead letters and retries", "None in what was read.")
     return section(
@@ -155,9 +166,33 @@ def rates(rows: Rows, _top: int) -> str:
     each = "minute" if minutes == 1 else f"{minutes} minutes"
     return section(
         "Messages over time",
-        f"Published in each {each} (UTC), of what was read.",
+        f"Published in each {each} (UTC), of what was read." + _of_sample(rows),
         legend(keys),
         columns_chart(bars, "Messages over time"),
+    )
+
+
+def rate_histogram(rows: Rows, _top: int) -> str:
+    """How many minutes had how many messages, from each topic's first to its last."""
+    found: dict[str, dict[int, int]] = {}
+    for row in rows["rates"]:
+        found.setdefault(row["topic"], {})[row["minute"]] = row["messages"]
+    if not found:
+        return ""
+    counts: Counter[int] = Counter()
+    for minutes in found.values():
+        counts.update(messages.bit_length() for messages in minutes.values())
+        counts[0] += (max(minutes) - min(minutes)) // MINUTE_MS + 1 - len(minutes)
+    bars = []
+    for power in range(max(counts) + 1):
+        low, high = (1 << power) // 2, (1 << power) - 1
+        span = f"{count_text(low)} to {count_text(high)}" if low < high else count_text(low)
+        tip = f"{counts[power]:,} minutes with {span} messages"
+        bars.append(Bar(span, "", (Segment("s2", counts[power], tip),)))
+    return section(
+        "Rates",
+        "Minutes of topics, by the messages that were published in them." + _of_sample(rows),
+        columns_chart(bars, "Minutes by messages", labels_max=10),
     )
 
 
@@ -179,6 +214,7 @@ def sizes(rows: Rows, _top: int) -> str:
         below *= 2
     return section(
         "Message sizes",
-        "Of values, uncompressed, of what was read; a column has sizes from half its label on.",
+        "Of values, uncompressed, of what was read; a column has sizes from half its label on."
+        + _of_sample(rows),
         columns_chart(bars, "Messages by size", labels_max=10),
     )
