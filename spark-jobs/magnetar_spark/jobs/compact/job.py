@@ -65,10 +65,11 @@ async def _clean(job: JobContext, store: MetadataStore) -> None:
     """What cannot be cleaned up now does not keep topics from being compacted."""
     job.summary.count("leftoversDeleted", 0)
     try:
+        # First the trash: an attempt's store that is away must not keep it from being emptied.
+        _tell(job, await emptied_trash(store))
         job.summary.count("leftoversDeleted", await swap.clean_attempts(store))
     except MagnetarError as error:
         job.summary.failure(f"leftovers: {error}")
-    _tell(job, await emptied_trash(store))
 
 
 def _tell(job: JobContext, removed: Removed) -> None:
