@@ -37,7 +37,7 @@ TOMBSTONES: Final = 0.1
 BEHIND_A_FILE: Final = 0.5
 BEHIND_A_FILE_S_MAX: Final = 0.3
 BEHIND_THE_START_S_MAX: Final = 6.0
-GIVEN_UP_S: Final = 10.0
+GIVEN_UP_S: Final = 15.0
 """What becomes of an executor that made no file yet is not to be seen from here."""
 
 

@@ -26,7 +26,7 @@ LOCAL_CLUSTER: Final = "local-cluster[2,1,1024]"
 """Two executors of one core and 1 GiB, each a process of its own."""
 SETTINGS: Final = {
     "spark.executor.heartbeatInterval": "1s",
-    "spark.storage.blockManagerHeartbeatTimeoutMs": "6s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "10s",
     "spark.network.timeoutInterval": "1s",
     "spark.task.maxFailures": "16",
 }
