@@ -158,7 +158,7 @@ def test_acknowledging_one_by_one_what_was_trimmed_is_not_kept(
     topic: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It comes again, as with Pulsar; nothing is lost, and cumulatively it is kept."""
+    """It comes again: nothing is lost; and acknowledged cumulatively it does not."""
     write(client, topic, rounds(0))
     rig.compact("--topic", topic, capsys=capsys)
     expected = [each[2:] for each in compacted(rig.raw(topic))]
