@@ -127,7 +127,8 @@ class SparkJob:
         if not home.exists():
             home.mkdir()
             for each in Path(pyspark.__path__[0]).iterdir():
-                (home / each.name).symlink_to(each)
+                if each.name != "work":
+                    (home / each.name).symlink_to(each)
         return home
 
     @property
