@@ -173,10 +173,11 @@ class LedgerIndex:
         if info is not None and info.entries and entry_id >= 0:
             return Position(ledger_id, min(entry_id, info.entries - 1))
         at = bisect_left(self.infos, ledger_id, key=_ledger_id)
-        for before in reversed(self.infos[max(at - 2, 0) : at]):
-            if before.entries:
-                return Position(before.ledger_id, before.entries - 1)
-        return self.first_position
+        if at == 0:
+            return self.first_position
+        before = self.infos[at - 1]
+        rank = before.base_rank + before.entries
+        return self.position_at(rank) if rank > self.infos[0].base_rank else self.first_position
 
     def previous_position(self, ledger_id: int, entry_id: int) -> Position:
         """The last entry before this place, or `first_position`."""

@@ -31,6 +31,15 @@ def index_of(ledgers: list[tuple[int, int]]) -> LedgerIndex:
     return index
 
 
+def test_the_last_entry_before_several_ledgers_without_any() -> None:
+    index = index_of([(2, 1), (0, 0), (0, 0), (0, 0), (1, 1)])
+    assert index.floor(11, 0) == index.previous_position(13, 0) == Position(1, 1)
+    assert index.floor(13, 5) == Position(13, 0)
+    state = AckState(index, index.first_position, tracked=False)
+    state.ack_cumulative(Position(11, 0))
+    assert (state.mark_delete, state.backlog) == (Position(1, 1), 1)
+
+
 @given(LEDGERS, st.data())
 def test_the_mark_and_the_count_of_a_cumulative_ack(
     ledgers: list[tuple[int, int]], data: st.DataObject
