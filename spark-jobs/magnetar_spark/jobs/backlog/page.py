@@ -35,7 +35,8 @@ section > p { margin: 4px 0 10px; max-width: 75ch; }
   margin-top: 18px; }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 10px;
   padding: 12px; }
-.tile b { display: block; font-size: 20px; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.tile b { display: block; font-size: 20px; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
 .tile span { color: var(--soft); font-size: 13px; }
 .findings { list-style: none; margin: 8px 0 0; padding: 0; }
 .findings li { border-left: 4px solid var(--note); padding: 4px 12px; margin: 10px 0; }
