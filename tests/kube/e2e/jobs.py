@@ -48,8 +48,8 @@ for partition in range(int(sys.argv[4])):
     while reader.has_message_available():
         seen.add(int(reader.read_next(30_000).data()))
         found += 1
-print(found, len(seen), min(seen), max(seen))
 client.close()
+print("FOUND", found, len(seen), min(seen), max(seen))
 """
 
 
@@ -105,7 +105,8 @@ def read(world: World, how: str) -> list[int]:
         world.asker, "python", "-c", READ, world.service_url, TOPIC, how,
         str(metadata["partitions"]), timeout_s=180,
     )  # fmt: skip
-    return [int(word) for word in out.split()[-4:]]
+    words = next(line for line in out.splitlines() if line.startswith("FOUND ")).split()
+    return [int(word) for word in words[1:]]
 
 
 def status(world: World, name: str) -> dict[str, Any]:
