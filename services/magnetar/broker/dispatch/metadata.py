@@ -18,6 +18,19 @@ def message_count(entry: Entry) -> int:
         return 1
 
 
+def kept_messages(entry: Entry) -> int | None:
+    """Of a batch that a compaction took messages out of, the bits of those that stay. None: all."""
+    try:
+        metadata = parse_metadata(entry.data)
+    except MalformedEntry:
+        return None
+    count, bits = metadata.num_messages_in_batch, 0
+    for index in metadata.compacted_batch_indexes:
+        if 0 <= index < count:
+            bits |= 1 << index
+    return bits or None
+
+
 def count_and_chunk(entry: Entry) -> tuple[int, Chunk | None]:
     """Messages in the entry, and which part of a larger message it is, where it is one."""
     try:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from magnetar.broker.dispatch.active import choose_active
 from magnetar.broker.dispatch.active_news import ActiveNews
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
-from magnetar.broker.dispatch.metadata import message_count, sticky_key_of
+from magnetar.broker.dispatch.metadata import kept_messages, message_count, sticky_key_of
 from magnetar.broker.dispatch.selector import RangeSelector
 from magnetar.broker.subscription.admission import check_room
 from magnetar.broker.subscription.consumer import Consumer
@@ -110,7 +110,7 @@ class SingleActiveDispatcher(Dispatcher):
                 deliveries.append(Delivery(entry, 1))
                 left -= 1
             else:
-                ack_set = self.cursor.remaining_batch(entry.ledger_id, entry.entry_id)
+                ack_set = self._ack_set_of(entry)
                 deliveries.append(Delivery(entry, count, 0, ack_set))
                 left -= count if ack_set is None else ack_set.bit_count()
             if left <= 0:
@@ -119,6 +119,21 @@ class SingleActiveDispatcher(Dispatcher):
         consumer.permits = left
         self._count_out(consumer, deliveries, permits - left)
         return len(taken)
+
+    def _ack_set_of(self, entry: Entry) -> int | None:
+        """The bits of the messages in a batch that are to be seen; None: all.
+
+        A reader does not see what was compacted out: not all clients leave it out by themselves. A
+        durable subscription's clients get it as Pulsar sends it: those that acknowledge one by one
+        could never acknowledge the whole batch without it.
+        """
+        remaining = self.cursor.remaining_batch(entry.ledger_id, entry.entry_id)
+        if self.cursor.durable or self.reader.source is self.ledger:
+            return remaining
+        kept = kept_messages(entry)
+        if kept is None or remaining is None:
+            return remaining if kept is None else kept
+        return kept & remaining or remaining
 
     def _wanted(self, entries: list[Entry]) -> list[Entry]:
         """Those of the entries that the active consumer is to get."""
