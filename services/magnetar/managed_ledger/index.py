@@ -1,6 +1,7 @@
 """Arithmetic on the positions of one managed ledger. Pure.
 
-A managed ledger is a list of ledgers with ascending ids. Only the last may still grow or be empty.
+A managed ledger is a list of ledgers with ascending ids. Only the last may still grow. Any
+number of them, anywhere, may have no entries.
 An entry's rank is its place in the whole log, counted from an origin that never moves while the
 index lives; trimming the head does not renumber. So the entries between two positions are a
 subtraction, whatever ledgers lie between, and a position in a ledger that is gone has the rank of
@@ -147,15 +148,17 @@ class LedgerIndex:
     def ledger_after(self, ledger_id: int) -> LedgerInfo | None:
         """The next ledger that has entries."""
         at = bisect_right(self.infos, ledger_id, key=_ledger_id)
-        for info in self.infos[at : at + 2]:
-            if info.entries:
-                return info
-        return None
+        if at == len(self.infos):
+            return None
+        if self.infos[at].entries:
+            return self.infos[at]
+        passed = self.infos[at].base_rank
+        return self._ledger_of(passed + 1) if passed < self.rank_end else None
 
     def locate(self, ledger_id: int, entry_id: int) -> tuple[LedgerInfo, int] | None:
         """The first entry at or after this place, or None where there is none yet."""
         info = self._by_id.get(ledger_id)
-        if info is not None and entry_id < info.entries:
+        if info is not None and max(entry_id, 0) < info.entries:
             return info, max(entry_id, 0)
         after = self.ledger_after(ledger_id)
         return None if after is None else (after, 0)
@@ -193,9 +196,13 @@ class LedgerIndex:
 
     def position_at(self, rank: int) -> Position:
         """The entry with this rank (the first kept entry's base + 1, …, `rank_end`)."""
-        at = bisect_left(self.infos, rank, key=lambda info: info.base_rank + info.entries)
-        info = self.infos[at]
+        info = self._ledger_of(rank)
         return Position(info.ledger_id, rank - info.base_rank - 1)
+
+    def _ledger_of(self, rank: int) -> LedgerInfo:
+        """The ledger of the entry with this rank: the first that ends there or behind."""
+        at = bisect_left(self.infos, rank, key=lambda info: info.base_rank + info.entries)
+        return self.infos[at]
 
     def bytes_after(self, ledger_id: int, entry_id: int) -> int:
         """An estimate of the bytes after this place: whole ledgers, and the mean within one."""

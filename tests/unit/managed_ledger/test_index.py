@@ -1,7 +1,7 @@
 """Position arithmetic, against a flat list of all entries there ever were."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.core.ids import EARLIEST, Position
@@ -45,6 +45,57 @@ def test_locate_next_and_previous(shape: Shape, place: Position) -> None:
         assert index.locate(*index.next_position(*place)) is None
     before = [position for position in kept if position < place]
     assert index.previous_position(*place) == (before[-1] if before else index.first_position)
+
+
+@st.composite
+def gappy_shapes(draw: st.DrawFn) -> tuple[LedgerIndex, list[Position]]:
+    """An index with ledgers without entries anywhere, perhaps of nothing else; what it keeps."""
+    counts = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2, 3]), min_size=1, max_size=9))
+    index = LedgerIndex()
+    for at, count in enumerate(counts):
+        index.add(LedgerInfo(2 * at + 1, 1, size_bytes=count * 10, entries=count, closed_ms=1))
+    trimmed = draw(st.integers(0, len(counts) - 1))
+    index.remove({info.ledger_id for info in index.infos[:trimmed]})
+    kept = [
+        Position(2 * at + 1, entry_id)
+        for at, count in enumerate(counts)
+        for entry_id in range(count)
+        if at >= trimmed
+    ]
+    return index, kept
+
+
+@settings(max_examples=400)
+@given(gappy_shapes(), places)
+def test_ledgers_without_entries_are_passed_over(
+    shape: tuple[LedgerIndex, list[Position]], place: Position
+) -> None:
+    index, kept = shape
+    later = [position for position in kept if position.ledger_id > place.ledger_id]
+    found = index.ledger_after(place.ledger_id)
+    assert (found and found.ledger_id) == (later[0].ledger_id if later else None)
+
+    since = [position for position in kept if position >= place]
+    located = index.locate(*place)
+    here = None if located is None else Position(located[0].ledger_id, located[1])
+    assert here == (since[0] if since else None)
+
+    after = [position for position in kept if position > place]
+    following = index.next_position(*place)
+    assert following == after[0] if after else following > place
+
+    upto = [position for position in kept if position <= place]
+    assert index.floor(*place) == (upto[-1] if upto else index.first_position)
+    before = [position for position in kept if position < place]
+    assert index.previous_position(*place) == (before[-1] if before else index.first_position)
+
+
+def test_the_next_entry_is_behind_any_number_of_ledgers_without_entries() -> None:
+    index = LedgerIndex()
+    for ledger_id, count in ((1, 2), (5, 0), (7, 0), (9, 1), (11, 0)):
+        index.add(LedgerInfo(ledger_id, 1, entries=count, closed_ms=1))
+    assert index.next_position(1, 1) == Position(9, 0)
+    assert index.ledger_after(9) is None
 
 
 @given(shapes(), places)
