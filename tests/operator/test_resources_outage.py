@@ -75,8 +75,11 @@ def test_an_operator_that_starts_anew_changes_and_deletes_nothing(
     with Live(kubectl.within(kube_namespace), server.http_url) as live:
         with operator(kube_namespace, resync_s=0.2) as first:
             live.apply("Tenant", "shop", {"adminRoles": ["a"]})
-            live.apply("Namespace", "orders", {"tenant": "shop", "policies": {"messageTTL": "1h"}})
-            live.apply("Topic", "a", {"name": "shop/orders/a", "policies": {"messageTTL": "2h"}})
+            quota = {"destination_storage": {"size": "1Gi", "policy": "producer_request_hold"}}
+            policies = {"messageTTL": "1h", "backlogQuota": quota}
+            live.apply("Namespace", "orders", {"tenant": "shop", "policies": policies})
+            policies = {"messageTTL": "2h", "backlogQuota": quota}
+            live.apply("Topic", "a", {"name": "shop/orders/a", "policies": policies})
             live.apply("Subscription", "s", {"topic": "persistent://shop/orders/a"})
             live.ready("Subscription", "s")
             for kind, name in (("Tenant", "shop"), ("Namespace", "orders"), ("Topic", "a")):

@@ -109,7 +109,8 @@ def _policies(level: Level, given: Mapping[str, object]) -> dict[str, Any]:
 def policy_fields(policy: Policy, value: Any) -> dict[str, Any]:
     """One field, or one for each entry of a policy that is set entry by entry."""
     if policy.keyed:
-        return {f"{POLICIES}{policy.manifest}.{key}": value[key] for key in sorted(value or {})}
+        entries = normal(policy, value) or {}
+        return {f"{POLICIES}{policy.manifest}.{key}": entries[key] for key in sorted(entries)}
     return {f"{POLICIES}{policy.manifest}": normal(policy, value)}
 
 
@@ -118,7 +119,7 @@ def normal(policy: Policy, value: Any) -> Any:
     if value is None or value == policy.undefined:
         return None
     try:
-        checked: Any = value if policy.keyed else policy.type.check(value)
+        checked: Any = policy.type.check(value)
     except PolicyInvalid:
         return value  # of another version: it differs from whatever is wanted
     return sorted(checked) if isinstance(checked, list) else checked

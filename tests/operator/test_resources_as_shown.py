@@ -1,0 +1,63 @@
+"""What was set from a manifest, shown again by a cluster: nothing is left to be done."""
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.operator.drawn_policies import manifests
+
+from magnetar.admin.routers.policies import forms
+from magnetar.admin.routers.policies.documents import LOCAL, shown_document, with_value
+from magnetar.broker.namespace_policies import default_policies
+from magnetar.policies.policy import Level, Policy
+from magnetar.policies.registry import at
+from magnetar_operator.models.resources import NamespaceSpec, TopicSpec
+from magnetar_operator.resources.desired import PARTITIONS, Desired, desired_of, policy_of
+from magnetar_operator.resources.observed import Observed, namespace, topic_fields
+from magnetar_operator.resources.plan import plan
+from magnetar_operator.resources.targets import NAMESPACE, TOPIC, BadSpec, Target
+
+CLUSTER = "c1"
+DRAWN_PER_POLICY = 25
+SHOWN = [policy for policy in at(Level.NAMESPACE) if policy.document not in LOCAL]
+
+
+def wanted(policy: Policy, data: Any, spec: type[NamespaceSpec] | type[TopicSpec]) -> Desired:
+    drawn = data.draw(manifests(policy.type))
+    name = "a/b" if spec is NamespaceSpec else "a/b/c"
+    try:
+        return desired_of(spec.parse({"name": name, "policies": {policy.manifest: drawn}}))
+    except BadSpec:
+        assume(False)
+        raise
+
+
+@pytest.mark.parametrize("policy", SHOWN, ids=lambda policy: policy.name)
+@given(data=st.data())
+@settings(max_examples=DRAWN_PER_POLICY)
+def test_a_namespace_s_policy(policy: Policy, data: st.DataObject) -> None:
+    desired = wanted(policy, data, NamespaceSpec)
+    document: Any = default_policies(CLUSTER)
+    for field, value in desired.fields.items():
+        found = policy_of(field)
+        if found is not None:
+            document = with_value(document, found[0], value, CLUSTER, found[1])
+    seen = namespace(shown_document(document, auto_update=True), 0, CLUSTER)
+    assert not plan(Target(NAMESPACE, "a/b"), desired, seen).actions
+
+
+@pytest.mark.parametrize("policy", at(Level.TOPIC), ids=lambda policy: policy.name)
+@given(data=st.data())
+@settings(max_examples=DRAWN_PER_POLICY)
+def test_a_topic_s_policy(policy: Policy, data: st.DataObject) -> None:
+    desired = wanted(policy, data, TopicSpec)
+    value: Any = None
+    for field, part in desired.fields.items():
+        found = policy_of(field)
+        if found is not None:
+            value = {**(value or {}), found[1]: part} if found[1] else part
+    held = {policy.name: forms.shown(policy, value)}
+    seen = Observed(topic_fields(desired.fields.get(PARTITIONS, 0), None, held))
+    made = plan(Target(TOPIC, "persistent://a/b/c"), desired, seen)
+    assert not [one for one in made.actions if one.field in desired.fields]
