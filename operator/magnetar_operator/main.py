@@ -36,6 +36,8 @@ PARTS: Final = (
 )
 """Each offers `register(context) -> None`, or an asynchronous context manager from it that runs
 beside (a server of its own)."""
+QUIET_LIBRARIES: Final = ("kopf", "httpx", "httpcore")
+"""What they say of each event and request at INFO says nothing of ours."""
 KOPF_FINALIZER: Final = "magnetar.io/kopf"
 """Never on any object."""
 WATCH_TIMEOUT_S: Final = 300
@@ -211,15 +213,18 @@ def _with_login(registry: kopf.OperatorRegistry, kubeconfig: str | None) -> kopf
     return registry
 
 
-def main(settings: Settings) -> int:
-    """The whole process, until SIGTERM or SIGINT; returns the exit code."""
+def set_up_logging() -> None:
+    """Lines of ours from INFO on, and of QUIET_LIBRARIES from WARNING on."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-
-    # What they say of each event and request at INFO says nothing of ours.
-    for library in ("kopf", "httpx"):
+    for library in QUIET_LIBRARIES:
         logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def main(settings: Settings) -> int:
+    """The whole process, until SIGTERM or SIGINT; returns the exit code."""
+    set_up_logging()
 
     async def whole() -> int:
         stop = asyncio.Event()

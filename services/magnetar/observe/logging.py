@@ -1,7 +1,9 @@
 """Log lines, for people on a terminal and as JSON for collectors.
 
 Both formats put a line's fields (`magnetar.core.log`) behind its event. Records of libraries
-(uvicorn's, asyncio's) go through the same handler, so that there is one stream in one format.
+(uvicorn's, asyncio's) go through the same handler, so that there is one stream in one format. What
+HTTP clients say of each single request (QUIET_LIBRARIES) is left out: an admin call fans out to all
+brokers.
 """
 
 import json
@@ -13,6 +15,8 @@ from typing import Final, TextIO
 from magnetar.core.log import FIELDS
 
 _COLOURS: Final = {"DEBUG": "36", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
+QUIET_LIBRARIES: Final = ("httpx", "httpcore")
+"""From WARNING on, whatever the level of the rest."""
 
 
 def configure(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
@@ -25,6 +29,8 @@ def configure(log_format: str = "auto", level: str = "info", stream: TextIO | No
     else:
         handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    for library in QUIET_LIBRARIES:
+        logging.getLogger(library).setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.captureWarnings(True)
 
 

@@ -5,17 +5,21 @@ import json
 import logging
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from magnetar.core.log import get_logger
-from magnetar.observe.logging import configure
+from magnetar.observe.logging import QUIET_LIBRARIES, configure
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    quiet = [(logger := logging.getLogger(name), logger.level) for name in QUIET_LIBRARIES]
     yield
+    for logger, its_level in quiet:
+        logger.setLevel(its_level)
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
@@ -95,3 +99,15 @@ def test_records_of_libraries_pass_through() -> None:
     stream = lines("json")
     logging.getLogger("a_library.server").info("listening on %s", 8080)
     assert json.loads(stream.getvalue())["event"] == "listening on 8080"
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "error"])
+def test_requests_of_http_clients_are_not_told_of(level: str) -> None:
+    stream = lines("json", level)
+    transport = httpx.MockTransport(lambda _request: httpx.Response(204))
+    with httpx.Client(transport=transport) as client:
+        client.get("http://broker-2/admin/v2/brokers/health")
+    logging.getLogger("httpcore.connection").info("connected")
+    assert stream.getvalue() == ""
+    logging.getLogger("httpx").warning("odd")
+    assert (stream.getvalue() != "") == (level != "error")
