@@ -23,6 +23,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.tasks import TaskSet
 from magnetar.offload.errors import ColdStoreUnavailable
 from magnetar.offload.file_format import ColdEntry, EntryFile
+from magnetar.offload.store_threads import in_thread_of
 from magnetar.offload.stores import StoreSpec, open_object_store
 
 if TYPE_CHECKING:
@@ -100,11 +101,12 @@ class ColdFiles:
         """What the row groups in memory take."""
         return self._kept_bytes
 
-    def store(self, spec: StoreSpec) -> "ObjectStore":
-        """The store, opened once. Raises OffloadMisconfigured."""
+    async def store(self, spec: StoreSpec) -> "ObjectStore":
+        """The store, opened once. Raises OffloadMisconfigured, ColdStoreUnavailable."""
         found = self._stores.get(spec)
         if found is None:
-            found = self._stores[spec] = open_object_store(spec)
+            found = await in_thread_of(str(spec), lambda: open_object_store(spec))
+            self._stores[spec] = found
             if len(self._stores) > STORES_OPEN_MAX:
                 self._stores.popitem(last=False)
         else:
@@ -206,7 +208,7 @@ class ColdFiles:
 
     async def _open(self, ref: FileRef) -> EntryFile:
         file = await EntryFile.open(
-            self.store(ref.store),
+            await self.store(ref.store),
             ref.path,
             file_bytes=ref.file_bytes,
             executor=self._decoding(),

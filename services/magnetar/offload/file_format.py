@@ -50,6 +50,7 @@ from magnetar.offload.file_layout import (
 )
 from magnetar.offload.file_rows import GroupRows
 from magnetar.offload.folder_reads import read_range
+from magnetar.offload.store_threads import in_thread_of
 from magnetar.offload.stores import store_error
 from magnetar.wire.checksum import crc32c
 
@@ -422,20 +423,27 @@ async def size_of(store: "ObjectStore", path: str) -> int:
     import obstore
 
     async with _Asking(path):
+        if (folder := _folder_of(store)) is not None:
+            return await in_thread_of(folder, lambda: Path(folder, path).stat().st_size)
         return int((await obstore.head_async(store, path))["size"])
 
 
 async def fetch(store: "ObjectStore", path: str, start: int, end: int) -> bytes:
     """These bytes of a file. Raises ColdFileMissing, ColdStoreUnavailable, ColdFileCorrupt."""
     import obstore
-    from obstore.store import LocalStore
 
     async with _Asking(path):
-        if isinstance(store, LocalStore) and store.prefix is not None:
-            data = await asyncio.to_thread(read_range, Path(store.prefix, path), start, end)
+        if (folder := _folder_of(store)) is not None:
+            data = await in_thread_of(folder, lambda: read_range(Path(folder, path), start, end))
         else:
             found = await obstore.get_range_async(store, path, start=start, end=end)
             data = found.to_bytes()
     if len(data) != end - start:
         raise ColdFileCorrupt(f"{path} is cut short: no bytes {start + len(data)} to {end}")
     return data
+
+
+def _folder_of(store: "ObjectStore") -> str | None:
+    from obstore.store import LocalStore
+
+    return str(store.prefix) if isinstance(store, LocalStore) and store.prefix else None

@@ -26,6 +26,7 @@ from magnetar.core.errors import MagnetarError
 from magnetar.metadata.store import BadRevision, MetadataStore, Put, Record
 from magnetar.offload.errors import COLD_ERRORS, ColdFileMissing, ColdStoreUnavailable
 from magnetar.offload.records import decoded
+from magnetar.offload.store_threads import in_thread_of
 from magnetar.offload.stores import (
     FILESYSTEM,
     StoreSpec,
@@ -91,20 +92,31 @@ async def empty_trash(metadata: MetadataStore) -> Emptied:
         except MagnetarError as error:
             emptied.left.append((stored.key, str(error)))
     by_store: dict[StoreSpec, list[TrashedFile]] = {}
+    waiting = [(stored, trash, {file.store for file in trash.files}) for stored, trash in records]
     for _, trash in records:
         for file in trash.files:
             by_store.setdefault(file.store, []).append(file)
     gone: set[TrashedFile] = set()
     gate = asyncio.Semaphore(STORES_AT_ONCE)
 
+    async def taken_out() -> None:
+        """Those of which no store is waited for any more: none waits for the others' stores."""
+        nonlocal waiting
+        done = [each for each in waiting if not each[2]]
+        waiting = [each for each in waiting if each[2]]
+        for stored, trash, _ in done:
+            await _take_out(metadata, stored, trash, gone)
+
     async def one(spec: StoreSpec, files: list[TrashedFile]) -> None:
         async with gate:
             await _empty_store(spec, files, gone, emptied)
+        for _, _, stores in waiting:
+            stores.discard(spec)
+        await taken_out()
 
+    await taken_out()
     await asyncio.gather(*(one(*each) for each in by_store.items()))
     emptied.files = len(gone)
-    for stored, trash in records:
-        await _take_out(metadata, stored, trash, gone)
     return emptied
 
 
@@ -117,14 +129,14 @@ async def _empty_store(
     reason = ""
     try:
         async with asyncio.timeout(DELETE_TIMEOUT_S):
-            store = await asyncio.to_thread(_opened, spec)
+            store = await in_thread_of(str(spec), lambda: _opened(spec))
     except (*COLD_ERRORS, TimeoutError, OSError) as error:
         failures, reason = STORE_FAILURES_MAX, str(error) or "it cannot be opened in time"
     for file in files:
         if failures < STORE_FAILURES_MAX:
             try:
-                await delete_file(store, file.path)
-            except COLD_ERRORS as error:
+                await _delete(spec, store, file.path)
+            except (*COLD_ERRORS, OSError) as error:
                 failures, reason = failures + 1, str(error)
             else:
                 gone.add(file)
@@ -158,8 +170,18 @@ async def _take_out(
         return  # another has emptied it at the same time
 
 
-async def delete_file(store: "ObjectStore", path: str) -> None:
-    """Also where there is none. Raises ColdStoreUnavailable."""
+async def _delete(spec: StoreSpec, store: "ObjectStore", path: str) -> None:
+    """Of a folder, what is not there is gone only where its own folder is: another volume, or none,
+    may be mounted there by now. Raises ColdStoreUnavailable."""
+    if await delete_file(store, path) or spec.driver != FILESYSTEM:
+        return
+    parent = (folder_of(spec) / path).parent
+    if not await in_thread_of(str(spec), parent.is_dir):
+        raise ColdStoreUnavailable(f"{parent} is not there: is its volume mounted?")
+
+
+async def delete_file(store: "ObjectStore", path: str) -> bool:
+    """Also where there is none; False where the store says so. Raises ColdStoreUnavailable."""
     import obstore
 
     try:
@@ -169,3 +191,5 @@ async def delete_file(store: "ObjectStore", path: str) -> None:
         known = store_error(error, path)
         if not isinstance(known, ColdFileMissing):
             raise known from error
+        return False
+    return True
