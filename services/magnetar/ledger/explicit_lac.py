@@ -8,7 +8,9 @@ A writer is watched from when something is confirmed. One timer for all looks at
 watched: who confirmed nothing between two looks, and is at rest (every bookie has what it shall
 have), has its LAC told to all of its bookies, once, and is watched no more. So who writes costs one
 compare per group and per look, who is idle nothing. Each bookie is told of many ledgers in one
-request; there is no task and no timer per ledger.
+request; there is no task and no timer per ledger. Looks go on while bookies are asked: one that
+does not answer holds up no word to others. While it is asked it is not asked again: what it shall
+know besides is told at the look after, and counts as no try until then.
 
 What is told is a fact already: it may come late, twice, after a fence or not at all. Recovery takes
 it for what it takes the LAC of an add for, a lower bound of the ledger's end. A bookie that does
@@ -16,7 +18,7 @@ not take it is not blamed: it may be of a release that knows no such request. It
 times, at ever rarer looks. Beyond that, and where all of a ledger's bookies crashed since, readers
 see less until the next add.
 
-Bounds: TOLD_PER_LOOK_MAX writers in one look.
+Bounds: TOLD_PER_LOOK_MAX writers in one look, one request to each bookie at a time.
 """
 
 import asyncio
@@ -57,13 +59,15 @@ class Watched(Protocol):
 class _Seen:
     """Of one writer that is watched."""
 
-    __slots__ = ("confirmed", "pause", "tries")
+    __slots__ = ("confirmed", "pause", "telling", "tries")
 
     def __init__(self) -> None:
         self.confirmed = NO_ENTRY
         self.tries = 0
         self.pause = 0
         """Looks until it may be told again."""
+        self.telling = False
+        """Its bookies are being told."""
 
 
 class ExplicitLac:
@@ -75,14 +79,14 @@ class ExplicitLac:
         self._tasks = tasks
         self._watched: dict[Watched, _Seen] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._telling = False
+        self._asking: set[BookieIdentity] = set()
         self._closed = False
 
     def watch(self, writer: Watched) -> None:
         """More was confirmed, or its bookies are others."""
         writer.lac_watched = True
         self._watched[writer] = _Seen()
-        if self._timer is None and not self._telling:
+        if self._timer is None:
             self._look_later()
 
     def close(self) -> None:
@@ -100,7 +104,7 @@ class ExplicitLac:
 
     def _look(self) -> None:
         self._timer = None
-        due: list[tuple[Watched, int]] = []
+        due: list[tuple[Watched, _Seen]] = []
         done: list[Watched] = []
         for writer, seen in self._watched.items():
             confirmed = writer.last_add_confirmed
@@ -108,6 +112,8 @@ class ExplicitLac:
                 done.append(writer)
             elif confirmed != seen.confirmed:
                 seen.confirmed, seen.tries, seen.pause = confirmed, 0, 0
+            elif seen.telling:
+                continue
             elif seen.pause:
                 seen.pause -= 1
             elif seen.tries == TRIES_MAX:
@@ -115,48 +121,56 @@ class ExplicitLac:
             elif len(due) < TOLD_PER_LOOK_MAX and writer.at_rest:
                 seen.tries += 1
                 seen.pause = (1 << seen.tries) - 1
-                due.append((writer, confirmed))
+                seen.telling = True
+                due.append((writer, seen))
         self._forget(done)
-        self._telling = bool(due) and self._tasks.start(self._tell(due), "explicit LAC") is not None
-        if not self._telling:
-            self._look_later()
+        if due:
+            self._tasks.start(self._tell(due), "explicit LAC")
+        self._look_later()
 
     def _forget(self, writers: Sequence[Watched]) -> None:
         for writer in writers:
             writer.lac_watched = False
             self._watched.pop(writer, None)
 
-    async def _tell(self, due: Sequence[tuple[Watched, int]]) -> None:
+    async def _tell(self, due: Sequence[tuple[Watched, _Seen]]) -> None:
         try:
             per_bookie: dict[BookieIdentity, list[tuple[int, int]]] = {}
-            asked = [(writer, confirmed, writer.bookies) for writer, confirmed in due]
+            asked = [(writer, writer.last_add_confirmed, writer.bookies) for writer, _ in due]
             for writer, confirmed, bookies in asked:
                 for identity in bookies:
                     per_bookie.setdefault(identity, []).append((writer.ledger_id, confirmed))
+            busy = self._asking & per_bookie.keys()
+            free = [identity for identity in per_bookie if identity not in busy]
             answers = await asyncio.gather(
-                *(self._ask(identity, told) for identity, told in per_bookie.items())
+                *(self._ask(identity, per_bookie[identity]) for identity in free)
             )
-            took = dict(zip(per_bookie, answers, strict=True))
+            took = dict.fromkeys(busy, False) | dict(zip(free, answers, strict=True))
             done: list[Watched] = []
-            for writer, confirmed, bookies in asked:
+            for (writer, confirmed, bookies), (_, seen) in zip(asked, due, strict=True):
                 told = all(took[identity] for identity in bookies)
+                if not busy.isdisjoint(bookies):
+                    seen.tries, seen.pause = max(seen.tries - 1, 0), 0
                 # Otherwise it writes again, or has others to tell.
                 if writer.last_add_confirmed == confirmed and writer.bookies == bookies and told:
                     done.append(writer)
             self._forget(done)
         finally:
-            self._telling = False
-            self._look_later()
+            for _, seen in due:
+                seen.telling = False
 
     async def _ask(self, identity: BookieIdentity, told: Sequence[tuple[int, int]]) -> bool:
         """Whether the bookie was told."""
         bookie = self._bookies.get(identity)
         if bookie is None:
             return False
+        self._asking.add(identity)
         try:
             async with asyncio.timeout(self._settings.recovery_request_timeout_s):
                 await bookie.note_confirmed(told)
         except (BookieError, TimeoutError) as error:
             log.debug("not told of ledgers' ends", bookie=identity.bookie_id, error=str(error))
             return False
+        finally:
+            self._asking.discard(identity)
         return True

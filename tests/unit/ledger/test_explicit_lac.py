@@ -176,6 +176,67 @@ def test_a_bookie_that_does_not_take_it_is_not_blamed_and_not_asked_for_ever() -
     virtual(main())
 
 
+def test_a_bookie_that_hangs_holds_up_no_word_to_others() -> None:
+    """Of ledgers that are not on it: they are told on time, whenever they come to rest."""
+
+    async def main() -> None:
+        cluster = Cluster(2, quorum(1, 1, 1))
+        client, links = cluster.client()
+        writers = [await client.create({}) for _ in range(12)]
+        hung = writers[0].bookies[0]
+        others = [each for each in writers if each.bookies[0] != hung]
+        assert others
+        asked = 0
+
+        async def hangs(_confirmed: object) -> None:
+            nonlocal asked
+            asked += 1
+            await asyncio.get_running_loop().create_future()
+
+        links.links[hung].note_confirmed = hangs  # type: ignore[assignment,method-assign]
+        reading, _ = cluster.client()
+        await write(writers[0], b"x")
+        await asyncio.sleep(IDLE_S)
+        assert asked == 1
+        for writer in others:
+            await write(writer, b"x")
+        await asyncio.sleep(IDLE_S)
+        for writer in others:
+            assert (await reading.open(writer.ledger_id, recover=False)).last_entry == 0
+        await asyncio.sleep(600)
+        assert asked == TRIES_MAX
+        assert not any(writer.lac_watched for writer in writers)
+
+    virtual(main())
+
+
+def test_a_slow_bookie_is_told_of_all_that_come_to_rest_meanwhile() -> None:
+    async def main() -> None:
+        cluster = Cluster(2, quorum(2, 2, 2))
+        client, links = cluster.client()
+        writers = [await client.create({}) for _ in range(30)]
+        slow = links.links[writers[0].bookies[0]]
+        note, asked_at_once = slow.note_confirmed, 0
+
+        async def slowly(confirmed: list[tuple[int, int]]) -> None:
+            nonlocal asked_at_once
+            asked_at_once += 1
+            assert asked_at_once == 1
+            await asyncio.sleep(2.9 * INTERVAL_S)
+            await note(confirmed)
+            asked_at_once -= 1
+
+        slow.note_confirmed = slowly  # type: ignore[assignment,method-assign]
+        for writer in writers:
+            await write(writer, b"x")
+            await asyncio.sleep(0.9 * INTERVAL_S)
+        await asyncio.sleep(60)
+        assert {ledger_id for ledger_id, _ in slow.told} == {each.ledger_id for each in writers}
+        assert not any(writer.lac_watched for writer in writers)
+
+    virtual(main())
+
+
 def test_a_late_word_does_not_move_a_fenced_ledger() -> None:
     async def main() -> None:
         cluster = Cluster(2, quorum(2, 2, 2))
