@@ -1,20 +1,24 @@
 """What a scan counts of any entries and any acknowledgements, against counting them one by one."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.batch import build_batch
 from magnetar.wire.entry import build_entry
 from magnetar_spark.jobs.backlog.partials import (
     BY_KEY,
+    BY_MINUTE,
     BY_SIZE,
     SCANNED,
     SCHEMA,
@@ -114,13 +118,25 @@ def test_what_is_left_is_counted(log: list[Made], data: st.DataObject) -> None:
     assert {row["number"]: row["messages"] for row in rows if row["kind"] == BY_SIZE} == sizes
 
 
-def _scanned(log: list[Made], view: View) -> list[dict[str, Any]]:
+@pytest.mark.parametrize("beyond", [2**63, 2**64 - 1])
+def test_a_number_that_is_no_time_is_counted_as_the_newest(beyond: int) -> None:
+    log = [Made((Message("a", b"x"),), False)] * 3
+    rows = _scanned(log, View("sub", -1, BitMap().serialize(), {}), [beyond, 5, beyond])
+    (unread,) = [row for row in rows if row["kind"] == UNREAD]
+    assert (unread["entries"], unread["oldest_ms"]) == (3, 5)
+    minutes = {row["number"]: row["messages"] for row in rows if row["kind"] == BY_MINUTE}
+    assert minutes == {0: 1, TIME_MS_MAX // 60_000 * 60_000: 2}
+
+
+def _scanned(
+    log: list[Made], view: View, times: Sequence[int] = range(1_000_000, 2_000_000)
+) -> list[dict[str, Any]]:
     metadata = LedgerMetadata(7, (), 1)
     ranged = Range("persistent://a/b/c", -1, metadata, FIRST, FIRST + len(log) - 1, 1)
     keys = KeySums()
     scan = RangeScan(ScanRange(ranged, (view,)), keys)
-    for number, made in enumerate(log):
-        scan.add(FIRST + number, made.data(1_000_000 + number))
+    for number, (made, time_ms) in enumerate(zip(log, times, strict=False)):
+        scan.add(FIRST + number, made.data(time_ms))
     rows: list[dict[str, Any]] = []
     for batch in (*scan.finish(), *keys.take()):
         assert batch.schema.equals(SCHEMA)

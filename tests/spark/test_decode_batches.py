@@ -1,5 +1,7 @@
 """Batches of any shape against `magnetar.wire.batch`, which parses each message by itself."""
 
+from datetime import UTC, datetime
+
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -7,12 +9,18 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField
 
+from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.offload.file_layout import TIME_MS_MAX, time_or_none
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.batch import build_batch, iterate_batch
+from magnetar.wire.entry import build_entry
 from magnetar.wire.framing import MalformedEntry
 from magnetar_spark.decode.batches import ALIKE_MIN, add_batch
+from magnetar_spark.decode.chunks import Chunks
+from magnetar_spark.decode.entries import EntryDecoder
 from magnetar_spark.decode.heads import walked
 from magnetar_spark.decode.rows import Rows
+from magnetar_spark.log.planning import Interval, Range
 from magnetar_spark.table import schema_of
 from magnetar_spark.values import Values
 
@@ -24,7 +32,9 @@ KINDS = st.fixed_dictionaries(
     optional={
         "partition_key": st.sampled_from(["", "a", "key-1", "ключ"]),
         "ordering_key": st.binary(max_size=3),
-        "event_time": st.sampled_from([1, 127, 128, 1_700_000_000_000]),
+        "event_time": st.sampled_from(
+            [1, 127, 128, 1_700_000_000_000, TIME_MS_MAX, TIME_MS_MAX + 1, 2**63, 2**64 - 1]
+        ),
         "sequence_id": st.sampled_from([0, 126, 127, 128, 16_383, 2**63, 2**64 - 1]),
         "null_value": st.booleans(),
         "compacted_out": st.booleans(),
@@ -82,7 +92,7 @@ def expected(plain: bytes, count: int) -> list[tuple[object, ...]]:
                 None if metadata.null_value else payload,
                 key if not metadata.partition_key_b64_encoded else ...,
                 metadata.ordering_key if metadata.HasField("ordering_key") else None,
-                metadata.event_time or None,
+                time_or_none(metadata.event_time) or None,
                 sequence - 2**64 if sequence >= 2**63 else sequence,
                 {each.key: each.value for each in metadata.properties},
                 index,
@@ -147,3 +157,25 @@ def test_messages_that_are_alike_are_not_parsed_one_by_one() -> None:
     assert head is not None
     assert head.payload_bytes == 3
     assert head.sequence is not None
+
+
+@pytest.mark.parametrize("beyond", [TIME_MS_MAX + 1, 2**63, 2**64 - 1])
+@pytest.mark.parametrize("wanted", [Interval(), Interval(low=5)])
+def test_what_is_no_time_is_null_and_fails_no_query(beyond: int, wanted: Interval) -> None:
+    """No condition on the time holds for null."""
+    ledger = LedgerMetadata(7, (), 1)
+    ranged = Range("persistent://a/b/c", -1, ledger, 0, 1, 1, publish_ms=wanted)
+    rows = Rows(ranged.topic, ranged.partition, SCHEMA, Values())
+    decoder = EntryDecoder(ranged, rows, Chunks(lambda _: iter(())))
+    for entry_id, time_ms in enumerate([beyond, 6]):
+        metadata = MessageMetadata(
+            producer_name="p", sequence_id=1, publish_time=time_ms, event_time=time_ms
+        )
+        decoder.add(entry_id, build_entry(metadata, b"x"))
+    found = [
+        (row["__entryId"], row["__publishTime"], row["__eventTime"])
+        for row in rows.take().to_pylist()
+    ]
+    six = datetime.fromtimestamp(0.006, UTC)
+    assert found[-1] == (1, six, six)
+    assert found[:-1] == ([(0, None, None)] if wanted == Interval() else [])

@@ -33,6 +33,9 @@ KEY_FOOTER_CRC: Final = b"magnetar.footer-crc32c"
 NO_CRC: Final = b"00000000"
 """In place of the footer's checksum while it is computed; it has as many hex digits."""
 
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999: Python, SQL and Spark know no times behind it."""
+
 LEDGER_ID: Final = "ledger_id"
 ENTRY_ID: Final = "entry_id"
 PUBLISH_TIME: Final = "publish_time"
@@ -98,6 +101,11 @@ def check_footer(footer: bytes) -> None:
     end = at + len(NO_CRC)
     if footer[at:end] != b"%08x" % crc32c(footer[:at] + NO_CRC + footer[end:]):
         raise ValueError("the checksum of its footer does not match")
+
+
+def time_or_none(time_ms: int) -> int | None:
+    """For a column of times; producers may say any number of 64 bits."""
+    return time_ms if time_ms <= TIME_MS_MAX else None
 
 
 def _crc_place(footer: bytes) -> int:

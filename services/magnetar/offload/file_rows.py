@@ -1,7 +1,8 @@
 """Entries on their way into a file: the rows of one row group. Pure but for the building of Arrow.
 
 What an entry's metadata says goes into columns beside its bytes, for those who query the file. An
-entry whose metadata cannot be read has its bytes, and nothing in the columns.
+entry whose metadata cannot be read has its bytes, and nothing in the columns; a number that is no
+time, or is beyond what its column takes, is left out of that column.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from magnetar.offload.file_layout import (
     COMPRESSION_NAMES,
     GroupIndex,
     schema,
+    time_or_none,
 )
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.checksum import crc32c
@@ -86,8 +88,8 @@ def _columns_of(data: bytes) -> tuple[Any, ...]:
     has = metadata.HasField
     compression = metadata.compression
     return (
-        metadata.publish_time,
-        metadata.event_time if has("event_time") else None,
+        time_or_none(metadata.publish_time),
+        time_or_none(metadata.event_time) if has("event_time") else None,
         _text(metadata.partition_key) if has("partition_key") else None,
         metadata.ordering_key if has("ordering_key") else None,
         _text(metadata.producer_name),

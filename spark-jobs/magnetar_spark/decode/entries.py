@@ -9,6 +9,7 @@ from typing import Final
 
 from magnetar.bookie.api import StoredEntry
 from magnetar.core.errors import PersistenceError
+from magnetar.offload.file_layout import time_or_none
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.compression import decompress
 from magnetar.wire.entry import split_entry
@@ -16,7 +17,7 @@ from magnetar.wire.framing import MalformedEntry
 from magnetar_spark.decode.batches import add_batch
 from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.rows import NO_BATCH, Rows
-from magnetar_spark.log.planning import Range
+from magnetar_spark.log.planning import Interval, Range
 
 UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
 """Of one entry or chunked message: a chunked one may be larger than any single entry."""
@@ -56,8 +57,10 @@ class EntryDecoder:
                 return
             entry, first_chunk = joined
             payload_at = 0
-        if not self._publish_ms.has(metadata.publish_time):
-            return
+        if self._publish_ms != Interval():
+            time_ms = time_or_none(metadata.publish_time)  # null in its column: no filter has it
+            if time_ms is None or not self._publish_ms.has(time_ms):
+                return
         rows = self._rows
         encrypted = bool(metadata.encryption_keys)
         if not encrypted and metadata.compression:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from magnetar.core.errors import PreconditionFailed
+from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar.wire._pb.PulsarApi_pb2 import MessageIdData, MessageMetadata, SingleMessageMetadata
 from magnetar.wire.message_id import signed64
 from magnetar_spark.decode.alike import Alike
@@ -126,7 +127,7 @@ class Rows:
         self._ledgers.append(ledger_id)
         self._entries.append(entry_id)
         self._batch_sizes.append(batch_size)
-        self._publish_times.append(metadata.publish_time)
+        self._publish_times.append(_time(metadata.publish_time))
         self._versions.append(
             int.from_bytes(metadata.schema_version) if metadata.schema_version else NO_VERSION
         )
@@ -174,7 +175,7 @@ class Rows:
         if self.ordering_key is not None:
             self.ordering_key.add(message.ordering_key if has("ordering_key") else None)
         if self.event_time is not None:
-            self.event_time.add(message.event_time or NULL_NUMBER)
+            self.event_time.add(_time(message.event_time) or NULL_NUMBER)
         if self.sequence is not None:
             self.sequence.add(signed64(message.sequence_id))
         if self.properties is not None:
@@ -262,7 +263,12 @@ class Rows:
         )
 
 
+def _time(milliseconds: int) -> int:
+    return milliseconds if milliseconds <= TIME_MS_MAX else NULL_NUMBER
+
+
 def _times(milliseconds: Numbers) -> pa.Array:
-    null = milliseconds == NULL_NUMBER
+    """Null where there is none, or what was set is behind all times; `alike` has those wrapped."""
+    null = (milliseconds < 0) | (milliseconds > TIME_MS_MAX)
     micros = np.where(null, 0, milliseconds) * US_PER_MS
     return pa.array(micros, pa.int64(), mask=null if null.any() else None).cast(TIMESTAMP)

@@ -16,6 +16,7 @@ from magnetar.ledger.reading import CopiesReader
 from magnetar.offload.cold import file_ref
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.errors import ColdFileCorrupt, ColdFileMissing, ColdStoreUnavailable
+from magnetar.offload.file_layout import time_or_none
 from magnetar.offload.records import OffloadRecord
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.framing import MalformedEntry
@@ -61,7 +62,7 @@ class EntryTimes:
             metadata, entry_id, entry_id, bytes_max=1
         )
         try:
-            return parse_metadata(entry.data).publish_time
+            return time_or_none(parse_metadata(entry.data).publish_time)
         except MalformedEntry:
             return None
 

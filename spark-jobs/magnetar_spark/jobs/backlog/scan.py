@@ -20,6 +20,7 @@ from pyroaring import BitMap
 from magnetar.bookie.api import BookieError, NoSuchLedger
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.errors import MagnetarError, PersistenceError
+from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.compression import decompress
 from magnetar.wire.entry import split_entry
@@ -127,7 +128,7 @@ class RangeScan:
         metadata = MessageMetadata.FromString(data[parts.metadata_start : parts.payload_start])
         at = entry_id - self._first
         self._bytes[at] = len(data)
-        self._publish_ms[at] = metadata.publish_time
+        self._publish_ms[at] = min(metadata.publish_time, TIME_MS_MAX)
         if metadata.HasField("marker_type"):
             self._markers += 1
             return
@@ -178,7 +179,8 @@ class RangeScan:
         batch = self.rows.take()
         entries = batch.column(ENTRY_ID).to_numpy()
         sizes = pc.fill_null(pc.binary_length(batch.column(VALUE)), 0).cast(pa.int64())
-        publish_ms = batch.column(PUBLISH_TIME).cast(pa.int64()).to_numpy() // 1000
+        micros = batch.column(PUBLISH_TIME).cast(pa.int64())
+        publish_ms = micros.fill_null(TIME_MS_MAX * 1000).to_numpy() // 1000
         yield self._by(BY_MINUTE, publish_ms // MINUTE_MS * MINUTE_MS, sizes)
         yield self._by(BY_SIZE, _buckets(sizes.to_numpy()), sizes)
         table = pa.table(

@@ -72,8 +72,11 @@ class LedgerWriter:
         cpu = time.process_time()
         try:
             outcome = self._offload(task)
-        except (MagnetarError, TimeoutError, OSError) as error:
+        except Exception as error:
             text = str(error) or type(error).__name__
+            if not isinstance(error, MagnetarError | TimeoutError | OSError):
+                text = f"{type(error).__name__}: {error}"
+                log.exception("not offloaded", ledger=task.ledger_id)
             outcome = Outcome(task.name, task.ledger_id, Result.FAILED, error=text)
         return replace(outcome, cpu_s=time.process_time() - cpu)
 
@@ -169,7 +172,7 @@ class LedgerWriter:
             live = run(live_file(self._metadata, task.name, task.ledger_id))
             if live is None or live.attempt != attempt.attempt:
                 run(delete_file(files, attempt.path))
-        except (MagnetarError, TimeoutError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - what it is given up for is what is told
             log.warning("left for the next run", attempt=attempt.key, error=str(error))
 
 
