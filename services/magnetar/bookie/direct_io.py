@@ -107,7 +107,8 @@ class DirectFile(OsFile):
                     os.ftruncate(self._fd, self._at + self._held)
         self._view.release()
         if self._buffer is not None:
-            self._buffer.close()
+            with contextlib.suppress(BufferError):  # the traceback of a failed write has a view
+                self._buffer.close()
             self._buffer = None
         super().close()
 

@@ -7,12 +7,14 @@ disk, up to where the volume is mounted. `abandon` lets go of what there is, whi
 whoever put the attempt on record deletes it.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.bookie.direct_io import open_direct
+from magnetar.bookie.direct_io import DirectFile, open_direct
+from magnetar.bookie.os_file import OsFile
 from magnetar.core.log import get_logger
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, folder_of, store_error
 
@@ -68,9 +70,25 @@ class FolderSink:
         self._file.close()
 
     def _put(self) -> None:
-        self._written_bytes += self._file.write(self._gathered, self._written_bytes)
+        try:
+            written = self._file.write(self._gathered, self._written_bytes)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not isinstance(self._file, DirectFile):
+                raise
+            self._go_on_through_the_cache()
+            written = self._file.write(self._gathered, self._written_bytes)
+        self._written_bytes += written
         self._gathered.clear()
         self._gathered_bytes = 0
+
+    def _go_on_through_the_cache(self) -> None:
+        """Some file systems let a file be opened for direct writes, and then take none of ours:
+        their blocks are larger, or they do not do it after all."""
+        direct = self._file
+        number = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._file = OsFile(self._path, number)
+        direct.truncate(self._written_bytes)  # what it wrote of this, and padding
+        direct.close()
 
 
 class ObjectSink:
