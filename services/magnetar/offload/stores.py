@@ -40,6 +40,8 @@ RETRY_FIRST_DELAY_S: Final = 0.1
 RETRY_DELAY_S_MAX: Final = 2.0
 RETRIES_TIMEOUT_S: Final = 60.0
 DEFAULT_REGION: Final = "us-east-1"
+_NO_BUCKET: Final = ("<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>")
+"""In what S3 and Google, and Azure, answer with 404 where files are not the only thing missing."""
 
 
 class StoreSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,7 +179,10 @@ def store_error(error: Exception, what: str) -> ColdFileMissing | ColdStoreUnava
     """What an error of obstore means to a reader of the file that `what` names."""
     from obstore.exceptions import NotFoundError
 
+    text = str(error)
+    if any(code in text for code in _NO_BUCKET):
+        return ColdStoreUnavailable(f"{what} cannot be had: the store has no such bucket")
     if isinstance(error, NotFoundError | FileNotFoundError):
         return ColdFileMissing(f"{what} is not in the store")
-    reason = str(error).partition("\n")[0] or type(error).__name__
+    reason = text.partition("\n")[0] or type(error).__name__
     return ColdStoreUnavailable(f"{what} cannot be had now: {reason}")

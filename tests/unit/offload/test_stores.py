@@ -1,8 +1,10 @@
 """Files on a real S3 server and in folders; who is not there, and who is not configured."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import obstore
 import pytest
 from hypothesis import given
@@ -10,6 +12,8 @@ from hypothesis import strategies as st
 from tests.support.offload_files import entries_of
 from tests.support.s3 import running_s3
 
+from magnetar.core.clock import SystemClock
+from magnetar.metadata.memory import MemoryStore
 from magnetar.offload.cold_files import ColdFiles, FileRef
 from magnetar.offload.errors import (
     ColdFileCorrupt,
@@ -19,9 +23,15 @@ from magnetar.offload.errors import (
 )
 from magnetar.offload.file_format import EntryFileWriter, WrittenFile
 from magnetar.offload.records import SEGMENT_CHARS_MAX, object_path
-from magnetar.offload.store_clock import PROBE_PREFIX, store_now_ms
+from magnetar.offload.store_clock import PROBE_AGE_S, PROBE_FOLDER, store_now_ms
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
-from magnetar.offload.trash import delete_file
+from magnetar.offload.trash import (
+    TRASH_PREFIX,
+    TrashedFile,
+    delete_file,
+    empty_trash,
+    put_in_trash,
+)
 from magnetar.offload.verify import verify_file
 
 PATH = object_path("tenant/ns/persistent/topic", 7, "attempt")
@@ -88,7 +98,36 @@ async def test_what_time_it_is_by_the_store(s3: StoreSpec, tmp_path: Path) -> No
         ]
         assert int(before) <= asked_ms <= int(behind)
         left = await obstore.list(store).collect_async()
-        assert not [each["path"] for each in left if each["path"].startswith(PROBE_PREFIX)]
+        assert not [each["path"] for each in left if PROBE_FOLDER in each["path"]]
+
+
+async def test_what_one_that_was_killed_left_of_its_question_goes_a_day_later(
+    tmp_path: Path,
+) -> None:
+    spec = StoreSpec(FILESYSTEM, str(tmp_path))
+    await store_now_ms(spec)
+    folder = tmp_path / PROBE_FOLDER
+    old, young = folder / ("a" * 32), folder / ("b" * 32)
+    foreign = folder / "notes.txt"
+    day_s = PROBE_AGE_S + 60
+    for path in (old, young, foreign):
+        path.touch()
+    for path in (old, foreign):
+        os.utime(path, (path.stat().st_mtime - day_s,) * 2)
+    await store_now_ms(spec)
+    assert sorted(folder.iterdir()) == sorted([young, foreign])
+
+
+async def test_a_bucket_that_is_not_there_has_lost_no_file(s3: StoreSpec) -> None:
+    """It answers 404 as for a file: taken for that, trash would be as good as deleted."""
+    away = msgspec.structs.replace(s3, bucket="not-made")
+    with pytest.raises(ColdStoreUnavailable, match="no such bucket"):
+        await delete_file(open_object_store(away), PATH)
+    metadata = MemoryStore(SystemClock())
+    await metadata.transact([put_in_trash("x", [TrashedFile(away, PATH)], 1)])
+    done = await empty_trash(metadata)
+    assert (done.files, len(done.left)) == (0, 1)
+    assert len(await metadata.list(TRASH_PREFIX)) == 1
 
 
 async def test_a_server_that_is_not_there(s3: StoreSpec) -> None:

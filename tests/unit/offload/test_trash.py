@@ -1,6 +1,8 @@
 """The trash: files stay on record until their stores have deleted them, each store by itself."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.ledger.stage import turns
@@ -108,3 +110,52 @@ async def test_a_broker_goes_on_trying(
         await turns(20)
     assert list(folder.iterdir()) == []
     await ledgers.close()
+
+
+async def test_what_is_not_on_another_volume_is_not_gone(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    """Where the store was, something else is mounted, or nothing, with a file in it."""
+    root = tmp_path / "store"
+    folder = root / "public/default/persistent/t"
+    folder.mkdir(parents=True)
+    for name in "ab":
+        (folder / name).touch()
+    spec = StoreSpec(FILESYSTEM, str(root))
+    files = [TrashedFile(spec, str((folder / name).relative_to(root))) for name in "ab"]
+    await store.transact([put_in_trash(NAME, files, 1)])
+    root.rename(tmp_path / "unmounted")
+    (root / "lost+found").mkdir(parents=True)
+    done = await empty_trash(store)
+    assert (done.files, len(done.left)) == (0, 1)
+    assert "is its volume mounted" in done.left[0][1]
+    assert len(await on_record(store)) == 2
+    (root / "lost+found").rmdir()
+    root.rmdir()
+    (tmp_path / "unmounted").rename(root)
+    (folder / "a").unlink()  # gone, and its folder says so
+    assert (await empty_trash(store)).left == []
+    assert await store.list(TRASH_PREFIX) == []
+
+
+async def test_a_record_waits_for_none_but_its_own_stores(
+    store: MemoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = tmp_path / "slow", tmp_path / "quick"
+    await store.transact([put_in_trash(NAME, [file_in(slow, "a"), file_in(quick, "b")], 1)])
+    await store.transact([put_in_trash(NAME, [file_in(quick, "c")], 1)])
+    emptied, answers = trash._empty_store, asyncio.Event()
+
+    async def held(spec: StoreSpec, *rest: Any) -> None:
+        if spec.bucket == str(slow):
+            await answers.wait()
+        await emptied(spec, *rest)
+
+    monkeypatch.setattr(trash, "_empty_store", held)
+    emptying = asyncio.ensure_future(empty_trash(store))
+    while len(await store.list(TRASH_PREFIX)) == 2:
+        await turns(20)
+    assert await on_record(store) == ["a", "b"]
+    answers.set()
+    assert (await emptying).files == 3
+    assert await store.list(TRASH_PREFIX) == []
