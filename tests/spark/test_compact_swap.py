@@ -10,9 +10,13 @@ from magnetar.compaction.deleting import delete_folder
 from magnetar.compaction.records import (
     ATTEMPTS_PREFIX,
     CompactedFile,
+    CompactionAttempt,
     CompactionRecord,
     RetiredFile,
+    attempt_folder,
+    attempt_key,
     compaction_key,
+    decode_compaction,
     encode,
 )
 from magnetar.core.clock import SystemClock
@@ -24,6 +28,8 @@ from magnetar.metadata.store import BadRevision, MetadataUnavailable, Operation
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact import swap
 from magnetar_spark.jobs.compact.folders import clean_folders
+from magnetar_spark.jobs.compact.job import told_by_spark
+from magnetar_spark.jobs.compact.leftovers import clean_attempts
 from magnetar_spark.jobs.compact.swap import Attempt, Superseded
 
 NAME = "public/default/persistent/t"
@@ -108,7 +114,7 @@ async def test_what_was_committed_without_an_answer_is_not_given_up(
 
 async def test_what_came_after_a_cleaner_goes_too(store: Late, tmp_path: Path) -> None:
     attempt = await begun(store, tmp_path, "a" * 32)
-    await swap.clean_attempts(store)  # no job has a key here
+    await clean_attempts(store)  # no job has a key here
     file = file_in(attempt)
     await swap.give_up(store, attempt)
     assert not (tmp_path / file.path).exists()
@@ -128,10 +134,10 @@ async def test_what_tasks_left_beside_an_artefact_goes_and_nothing_else(
     notes = tmp_path / live.folder / "notes.txt"
     for path in (*left, notes):
         path.write_bytes(b"half of it")
-    assert await clean_folders(store, NAME) == 2
+    assert (await clean_folders(store, NAME)).files == 2
     assert [path.exists() for path in (*left, notes)] == [False, False, True, True]
     assert all((tmp_path / file.path).exists() for file in files)
-    assert await clean_folders(store, NAME) == 0
+    assert (await clean_folders(store, NAME)).files == 0
 
 
 async def test_a_plan_from_before_a_newer_artefact_or_log_is_not_gone_on_with(
@@ -171,3 +177,44 @@ async def test_of_an_older_log_of_that_name_nothing_is_read(store: Late, tmp_pat
     assert found.record is not None
     assert (found.record.horizon, found.record.files) == (EARLIEST, ())
     assert [each.path for each in found.record.retired] == [file.path]
+
+
+async def test_stores_that_are_gone_for_good_keep_nothing_else(store: Late, tmp_path: Path) -> None:
+    """What was replaced there, and an attempt, stay named and are told; the others go."""
+    away = StoreSpec("filesystem", "nohost://gone")
+    attempt = await begun(store, tmp_path, "b" * 32)
+    file = file_in(attempt)
+    spec = attempt.record.store
+    lost = RetiredFile(away, f"{attempt_folder(NAME, 'c' * 32)}/00000-0.parquet", 5)
+    record = CompactionRecord(
+        HORIZON, 1, "d" * 32, spec, 5, retired=(lost, RetiredFile(spec, file.path, 5))
+    )
+    await store.put(compaction_key(NAME), encode(record))
+    stuck = CompactionAttempt(away, attempt_folder(NAME, "0" * 32), 5, "dead")
+    await store.put(attempt_key(NAME, "0" * 32), encode(stuck))
+    retired = await swap.clean_retired(store, NAME, CLOCK.now_ms())
+    assert (retired.files, len(retired.kept), retired.errors) == (1, 1, [])
+    assert not (tmp_path / file.path).exists()
+    left = decode_compaction("", (await store.get(compaction_key(NAME))).value).retired  # type: ignore[union-attr]
+    assert left == (lost,)
+    folders = await clean_folders(store, NAME)
+    assert ([what for what, _ in folders.kept], folders.errors) == (
+        [f"{away}/{attempt_folder(NAME, 'c' * 32)}"],
+        [],
+    )
+    attempts = await clean_attempts(store)
+    assert [what for what, _ in attempts.kept] == [attempt_key(NAME, "0" * 32)]
+    assert attempts.errors == []
+    assert [each.key for each in await store.list(ATTEMPTS_PREFIX)] == [attempt_key(NAME, "0" * 32)]
+
+
+def test_what_spark_says_names_the_error_of_the_task() -> None:
+    text = (
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job "
+        'aborted\nTraceback (most recent call last):\n  File "x.py"\n'
+        "magnetar.core.errors.PersistenceError: entry 7:1 cannot be decoded: no metadata\n\tat x\n"
+    )
+    said = told_by_spark(RuntimeError(text))
+    assert said == "magnetar.core.errors.PersistenceError: entry 7:1 cannot be decoded: no metadata"
+    assert told_by_spark(RuntimeError("\nno JVM\nat x")) == "no JVM"
+    assert told_by_spark(KeyError()) == "KeyError"

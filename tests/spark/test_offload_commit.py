@@ -1,17 +1,19 @@
 """Attempts of the job `offload`: what a commit needs, and what is left where it fails."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from magnetar.bookie.api import BookieIdentity
+from magnetar.bookie.api import BookieIdentity, StoredEntry
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError
 from magnetar.ledger.metadata import Ensemble, LedgerMetadata, encode, ledger_key
+from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, managed_ledger_key
+from magnetar.managed_ledger.record import encode as encode_log
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import BadRevision, MetadataUnavailable, Operation
 from magnetar.offload.file_format import EntryFileWriter
@@ -21,7 +23,9 @@ from magnetar.offload.records import (
     OffloadRecord,
     decode_attempt,
     job_key,
+    offload_key,
 )
+from magnetar.offload.records import encode as encode_record
 from magnetar.offload.stores import StoreSpec, open_object_store
 from magnetar_spark.jobs import sweeping
 from magnetar_spark.jobs.offload.attempts import (
@@ -34,9 +38,13 @@ from magnetar_spark.jobs.offload.attempts import (
 )
 from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
 from magnetar_spark.jobs.offload.work import LedgerTask, Result
+from magnetar_spark.jobs.offload.writing import LedgerWriter
 from magnetar_spark.jobs.summary import State, Summary
 from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER
 from magnetar_spark.log.ledgers import live_file
+from magnetar_spark.log.reading import EntryReader
+from magnetar_spark.log.running import run
+from magnetar_spark.log.settings import LogSettings
 
 NAME = "public/default/persistent/t"
 LEDGER = 7
@@ -201,7 +209,8 @@ async def test_attempts_of_dead_jobs_go_with_their_files(store: Silent, tmp_path
     assert left == {alive.key, mine.key}
     assert (await remove_attempts(store, "mine", all_tasks_over=True)).files == 1
     # A task of it may be still on its way, and write its file; it is known to the next run.
-    late = written(tmp_path, mine.path)
+    late = tmp_path / mine.path
+    late.write_bytes(b"half a file")
     await store.delete(job_key("mine"))
     assert (await remove_attempts(store, "next", all_tasks_over=False)).files == 1
     assert not late.exists()
@@ -245,6 +254,7 @@ async def test_a_torn_file_of_nobody_is_kept_and_told_and_the_sweep_goes_on(
     """It may be another cluster's, and be its only copy."""
     spec = task(tmp_path).store
     paths: list[Path] = []
+    await store.delete(ledger_key(LEDGER))
     for _ in range(5):
         lost = await begin(store, task(tmp_path), "job", 5)
         await store.delete(lost.key)
@@ -279,3 +289,65 @@ async def test_by_a_clock_that_is_ahead_nothing_is_a_leftover_early(
     swept = await sweep(store, task(tmp_path).store, NAME, "here", age_s=24 * 3600)
     assert (swept.files, swept.errors) == (0, [])
     assert whole.exists()
+
+
+async def restored(store: Silent, *, listed: bool) -> None:
+    """The ledger is there again, by its own record or by the topic's list."""
+    if listed:
+        item = LedgerItem(LEDGER, 1, 9, 3, 30)
+        log = ManagedLedgerRecord(1, 1, (item,))
+        await store.put(managed_ledger_key(NAME), encode_log(log))
+        await store.delete(ledger_key(LEDGER))
+
+
+@pytest.mark.parametrize("listed", [True, False])
+@pytest.mark.parametrize("ends", ["offloaded", "trimmed"])
+async def test_a_file_from_before_metadata_was_restored_is_kept_while_it_may_be_the_last_copy(
+    store: Silent, tmp_path: Path, listed: bool, ends: str
+) -> None:
+    """It was live, and the bookies let go; the backup has the ledger, and an attempt or nothing."""
+    spec = task(tmp_path).store
+    dead, unnamed = [await begin(store, task(tmp_path), "dead", 5) for _ in range(2)]
+    paths = [written(tmp_path, each.path) for each in (dead, unnamed)]
+    await store.delete(unnamed.key)
+    await restored(store, listed=listed)
+    first = await remove_attempts(store, "mine", all_tasks_over=False)
+    assert (first.files, first.errors, first.kept) == (0, [], [])
+    last = await remove_attempts(store, "mine", all_tasks_over=True)
+    assert (last.files, last.errors) == (0, [])
+    assert [what for what, _ in last.kept] == [f"{spec}/{dead.path}"]
+    swept = await sweep(store, spec, NAME, "here", age_s=-60)
+    assert (swept.files, swept.errors) == (0, [])
+    assert [what for what, _ in swept.kept] == [f"{spec}/{unnamed.path}"]
+    assert all(path.exists() for path in paths)
+    summary = Summary("offload")
+    last.tell(summary, "leftoversRemoved")
+    assert (summary.state, summary.exit_code) == (State.SUCCEEDED, 0)
+    if ends == "offloaded":
+        again = await begin(store, task(tmp_path), "again", 5)
+        await store.delete(again.key)
+        await store.put(offload_key(NAME, LEDGER), encode_record(file_of(again, tmp_path)))
+    else:
+        await store.delete(ledger_key(LEDGER))
+        await store.delete(managed_ledger_key(NAME))
+    assert (await remove_attempts(store, "mine", all_tasks_over=True)).files == 1
+    assert (await sweep(store, spec, NAME, "here", age_s=-60)).files == 1
+    assert not any(path.exists() for path in paths)
+    assert await store.list(ATTEMPTS_PREFIX) == []
+
+
+def test_whatever_goes_wrong_with_a_ledger_is_its_failure_alone(tmp_path: Path) -> None:
+    """Also what nobody has thought of: the next ledger of the task has its turn."""
+    store, settings = MemoryStore(SystemClock()), LogSettings("memory:")
+    run(store.put(ledger_key(LEDGER), encode(ledger())))
+
+    class Broken(EntryReader):
+        def read(self, _ranged: object) -> Iterator[list[StoredEntry]]:
+            raise OverflowError("beyond what an entry takes")
+
+    with Broken(settings, ()) as reader:
+        writer = LedgerWriter(settings, "job", "here", store, reader)
+        outcome = writer.offload(task(tmp_path))
+    assert outcome.result is Result.FAILED
+    assert outcome.error == "OverflowError: beyond what an entry takes"
+    assert run(store.list(ATTEMPTS_PREFIX)) == []

@@ -4,11 +4,13 @@ Whatever a job writes is on record as an attempt before, and what is left behind
 file that no record and no attempt names is one of a writer that was cut off from metadata for long,
 and went on after its attempt was cleaned up. It is deleted only where all of this holds: it is of
 a name that we give; it is older than the bound, by the store's clock as well as by ours; and its
-footer says that this cluster wrote it.
+footer says that this cluster wrote it; and nothing on record needs what it holds.
 
-One whose footer cannot be read, or names no cluster, may be anybody's: it is kept, and told. Files
-are listed before attempts, and attempts before records: none is missed on its way from one to the
-next.
+The last is for metadata that was restored from a backup: there a file that became live later, and
+may be the only copy by now, is named by nobody. Who sweeps gives a `Needed`, which says so; such a
+file is kept, and told. One whose footer cannot be read, or names no cluster, may be anybody's: it
+is kept, and told. Files are listed before attempts, and attempts before records: none is missed on
+its way from one to the next.
 """
 
 import asyncio
@@ -35,9 +37,13 @@ MS_PER_S: Final = 1000
 CLUSTER_KEY: Final = "/cluster"
 PROPERTY_CLUSTER: Final = "cluster"
 """In files: the id of the cluster that wrote them."""
+PROPERTY_HORIZON: Final = "horizon"
+"""In compacted files, `LEDGER:ENTRY`: up to where the log is compacted in them."""
 
 Named = Callable[[str], bool]
 """Whether a record or an attempt names the file of this path."""
+Needed = Callable[[EntryFile], Awaitable[str | None]]
+"""Why a whole file that nobody names may be the last copy; None where it cannot be."""
 
 
 @dataclass(slots=True)
@@ -85,6 +91,7 @@ async def sweep_folder(
     folder: str,
     pattern: re.Pattern[str],
     named_now: Callable[[], Awaitable[Named]],
+    needed: Needed,
     cluster_id: str,
     *,
     age_s: float,
@@ -105,14 +112,16 @@ async def sweep_folder(
             before = min(before, await store_now_ms(spec) - age_s * MS_PER_S)
         for path in unnamed:
             if found[path] <= before:
-                await _remove(spec, path, cluster_id, removed)
+                await _remove(spec, path, needed, cluster_id, removed)
     except (MagnetarError, TimeoutError, OSError) as error:
         removed.errors.append((f"{spec}/{folder}", str(error) or type(error).__name__))
     return removed
 
 
-async def _remove(spec: StoreSpec, path: str, cluster_id: str, removed: Removed) -> None:
-    """Raises ColdStoreUnavailable."""
+async def _remove(
+    spec: StoreSpec, path: str, needed: Needed, cluster_id: str, removed: Removed
+) -> None:
+    """Raises ColdStoreUnavailable, and what the metadata store raises."""
     files = open_object_store(spec)
     what = f"{spec}/{path}"
     try:
@@ -129,6 +138,9 @@ async def _remove(spec: StoreSpec, path: str, cluster_id: str, removed: Removed)
     if writer is None:
         removed.kept.append((what, "nobody names it, and it does not say which cluster wrote it"))
     elif writer == cluster_id:
+        if why_needed := await needed(opened):
+            removed.kept.append((what, why_needed))
+            return
         await delete_file(files, path)
         removed.files += 1
 

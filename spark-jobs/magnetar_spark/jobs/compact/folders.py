@@ -19,36 +19,38 @@ from magnetar.compaction.records import (
     files_of,
 )
 from magnetar.metadata.store import MetadataStore
+from magnetar.offload.errors import COLD_ERRORS
 from magnetar.offload.stores import StoreSpec, open_object_store, store_error
+from magnetar_spark.jobs.sweeping import Removed
 
 LIST_TIMEOUT_S: Final = 90.0
 _OURS: Final = re.compile(r".*/compacted-[0-9a-f]{32}/\d{5}-[0-9a-f]+\.parquet")
 
 
-async def clean_folders(store: MetadataStore, name: str) -> int:
-    """Of the topic's artefact and of those it has replaced; how many files that were.
-
-    Raises ColdStoreUnavailable.
-    """
+async def clean_folders(store: MetadataStore, name: str) -> Removed:
+    """Of the topic's artefact and of those it has replaced. Stores that are away are told."""
+    removed = Removed()
     stored = await store.get(compaction_key(name))
     if stored is None:
-        return 0
+        return removed
     record = decode_compaction(stored.key, stored.value)
     files = files_of(record, 0)
     named = {(file.store, file.path) for file in files}
     folders = {(file.store, file.path.rpartition("/")[0]) for file in files}
     folders.add((record.store, attempt_folder(name, record.attempt)))
-    count = 0
     for spec, folder in sorted(folders, key=str):
-        found = {(spec, path) for path in await _listed(spec, folder)}
-        unnamed = [RetiredFile(spec, path, 0) for _, path in found - named]
-        await delete_files(unnamed)
-        count += len(unnamed)
-    return count
+        try:
+            found = {(spec, path) for path in await listed(spec, folder)}
+            for _, path in found - named:
+                await delete_files([RetiredFile(spec, path, 0)])
+                removed.files += 1
+        except COLD_ERRORS as error:
+            removed.kept.append((f"{spec}/{folder}", str(error)))
+    return removed
 
 
-async def _listed(spec: StoreSpec, folder: str) -> list[str]:
-    """Files of an attempt's folder, by names that tasks give."""
+async def listed(spec: StoreSpec, folder: str) -> list[str]:
+    """Files of an attempt's folder, by names that tasks give. Raises ColdStoreUnavailable."""
     import obstore
 
     try:

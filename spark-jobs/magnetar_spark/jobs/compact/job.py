@@ -7,7 +7,9 @@ is told in the summary and in the topic's request record, which brokers show as 
 
 import asyncio
 import hashlib
+import re
 from contextlib import suppress
+from typing import Final
 
 from magnetar.compaction.records import (
     CompactionRecord,
@@ -27,7 +29,7 @@ from magnetar_spark.jobs.compact.engine import (
     compact_here,
 )
 from magnetar_spark.jobs.compact.folders import clean_folders
-from magnetar_spark.jobs.compact.leftovers import sweep
+from magnetar_spark.jobs.compact.leftovers import clean_attempts, sweep
 from magnetar_spark.jobs.compact.pieces import settled
 from magnetar_spark.jobs.compact.plan import Part, behind, part_bytes, parts_of
 from magnetar_spark.jobs.compact.second_pass import Writing
@@ -41,6 +43,8 @@ from magnetar_spark.log.ledgers import TopicLog, topic_log
 from magnetar_spark.log.planning import Range, Window, ranges_of
 from magnetar_spark.log.running import run as wait
 from magnetar_spark.log.topics import log_name
+
+_OUR_ERROR: Final = re.compile(r"magnetar[\w.]*: ")
 
 
 def run(job: JobContext) -> Summary:
@@ -58,6 +62,7 @@ async def _run(job: JobContext) -> Summary:
         for topic in await job.topics(log.store):
             wanted = topic.base in named or topic in named
             await _Topic(job, log, topic, cluster_id, wanted=wanted).run()
+        await _clean_attempts(job, log.store, last=True)
     return job.summary
 
 
@@ -65,9 +70,16 @@ async def _clean(job: JobContext, store: MetadataStore) -> None:
     """What cannot be cleaned up now does not keep topics from being compacted."""
     job.summary.count("leftoversDeleted", 0)
     try:
-        # First the trash: an attempt's store that is away must not keep it from being emptied.
         _tell(job, await emptied_trash(store))
-        job.summary.count("leftoversDeleted", await swap.clean_attempts(store))
+    except MagnetarError as error:
+        job.summary.failure(f"leftovers: {error}")
+    await _clean_attempts(job, store, last=False)
+
+
+async def _clean_attempts(job: JobContext, store: MetadataStore, *, last: bool) -> None:
+    """Of dead jobs: at first for room, and once more for those of topics compacted since."""
+    try:
+        _tell(job, await clean_attempts(store, tell_kept=last))
     except MagnetarError as error:
         job.summary.failure(f"leftovers: {error}")
 
@@ -94,9 +106,9 @@ class _Topic:
         """Never raises what is this topic's alone."""
         store, summary = self._log.store, self._job.summary
         try:
-            retired = await swap.clean_retired(store, self._name, self._job.clock.now_ms())
-            unnamed = await clean_folders(store, self._name)
-            summary.count("leftoversDeleted", retired + unnamed)
+            now_ms = self._job.clock.now_ms()
+            _tell(self._job, await swap.clean_retired(store, self._name, now_ms))
+            _tell(self._job, await clean_folders(store, self._name))
             said = await choosing.said_of(store, self._name)
             self._status.read(said.revision)
             target = self._target(said.store)
@@ -123,6 +135,9 @@ class _Topic:
             swept = await sweep(
                 self._log.store, spec, self._name, self._cluster_id, age_s=SWEEP_AGE_S
             )
+            if spec != target and (record is None or spec != record.store):
+                # Only files that were replaced are there: the store may be gone for good.
+                swept.kept, swept.errors = swept.kept + swept.errors, []
             _tell(self._job, swept)
 
     def _target(self, by_policy: StoreSpec | None) -> StoreSpec | None:
@@ -190,6 +205,7 @@ class _Topic:
             folder=attempt.folder,
             managed_ledger=self._name,
             cluster_id=self._cluster_id,
+            horizon=horizon,
         )
         found = await _passes(job, writing, parts, settled(known, job.clock.now_ms()))
         kept = sum(file.messages for file in found.files)
@@ -198,7 +214,7 @@ class _Topic:
             self._log.store, attempt, horizon, found.files, removed=removed, clock=job.clock
         )
         with suppress(MagnetarError):  # else the next run finds it
-            job.summary.count("leftoversDeleted", await clean_folders(self._log.store, self._name))
+            _tell(job, await clean_folders(self._log.store, self._name))
         summary = job.summary
         summary.count("topicsCompacted")
         for name, count in (
@@ -235,7 +251,22 @@ async def _passes(
         found = await asyncio.to_thread(compact_here, writing, settled)
         if found is not None:
             return found
-    return await asyncio.to_thread(compact_by_spark, job.spark, writing, settled, job.progress)
+    try:
+        return await asyncio.to_thread(compact_by_spark, job.spark, writing, settled, job.progress)
+    except (MagnetarError, OSError, TimeoutError):
+        raise
+    except Exception as error:
+        # What goes wrong in a task comes as an exception of Spark's or of Py4J's.
+        what = f"Spark could not compact {writing.managed_ledger}"
+        raise PersistenceError(f"{what}: {told_by_spark(error)}") from error
+
+
+def told_by_spark(error: Exception) -> str:
+    """What its text says first, or, somewhere among tracebacks, an error of ours in a task."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line for line in lines if _OUR_ERROR.match(line)]
+    said = ours[0] if ours else next(filter(None, lines), "")
+    return said or type(error).__name__
 
 
 async def whole_log(log: Log, topic: TopicName) -> TopicLog:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.compaction.records import CompactedFile
+from magnetar.core.ids import Position
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.records import FILE_SUFFIX
 from magnetar.offload.sinks import open_sink
@@ -33,7 +34,7 @@ from magnetar_spark.jobs.compact.plan import (
     Part,
 )
 from magnetar_spark.jobs.compact.reading import PlacedEntry, entries_of_part
-from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER
+from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER, PROPERTY_HORIZON
 from magnetar_spark.log.running import run
 from magnetar_spark.log.settings import LogSettings
 
@@ -52,6 +53,8 @@ class Writing:
     folder: str
     managed_ledger: str
     cluster_id: str
+    horizon: Position
+    """Of the artefact that comes into being."""
 
 
 class Survivors(NamedTuple):
@@ -145,7 +148,10 @@ def _write(writing: Writing, part: Part, survivors: Iterator[Survivors]) -> Comp
         writer = EntryFileWriter(
             sink,
             managed_ledger=writing.managed_ledger,
-            properties={PROPERTY_CLUSTER: writing.cluster_id},
+            properties={
+                PROPERTY_CLUSTER: writing.cluster_id,
+                PROPERTY_HORIZON: str(writing.horizon),
+            },
         )
         try:
             for ledger_id, entry_id, data, count in left_of(entries, survivors):

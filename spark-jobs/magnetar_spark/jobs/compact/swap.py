@@ -8,7 +8,7 @@
 
 So of two jobs on one topic one commits; a deleted topic gets no artefact; and a job whose lease was
 lost, and whose attempt another has cleaned up, commits nothing. Who loses deletes their folder.
-What a killed job has left is deleted by the next one, on whatever topic.
+What a killed job has left is deleted by the next one, on whatever topic (`leftovers`).
 """
 
 import asyncio
@@ -21,7 +21,6 @@ import msgspec
 
 from magnetar.compaction.deleting import delete_files, delete_folder
 from magnetar.compaction.records import (
-    ATTEMPTS_PREFIX,
     RETIRED_GRACE_MS,
     CompactedFile,
     CompactionAttempt,
@@ -30,7 +29,6 @@ from magnetar.compaction.records import (
     attempt_folder,
     attempt_key,
     compaction_key,
-    decode_attempt,
     decode_compaction,
     encode,
     files_of,
@@ -51,8 +49,10 @@ from magnetar.metadata.store import (
     MetadataUnavailable,
     Put,
 )
+from magnetar.offload.errors import COLD_ERRORS
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact.pieces import mark_of
+from magnetar_spark.jobs.sweeping import Removed
 
 LEASE_S: Final = 60.0
 RENEWALS_PER_LEASE: Final = 4
@@ -264,39 +264,33 @@ async def _was_live(store: MetadataStore, attempt: Attempt) -> bool:
     )
 
 
-async def clean_attempts(store: MetadataStore) -> int:
-    """Deletes what dead jobs have left; how many files that were."""
-    count = 0
-    for stored in await store.list(ATTEMPTS_PREFIX):
-        attempt = decode_attempt(stored.key, stored.value)
-        if await store.get(job_key(attempt.job)) is not None:
-            continue
-        # The attempt's key goes last. Its job can not commit any more: had it been about to, the
-        # key would be gone. One that is only slow loses here, and its commit fails.
-        nobodys = msgspec.structs.replace(attempt, job="")
-        try:
-            revision = await store.put(stored.key, encode(nobodys), expected=stored.revision)
-        except BadRevision:
-            continue  # committed at this moment, or another cleans up
-        count += await delete_folder(attempt.store, attempt.folder)
-        with suppress(BadRevision):
-            await store.delete(stored.key, expected=revision)
-    return count
+async def clean_retired(store: MetadataStore, name: str, now_ms: int) -> Removed:
+    """Deletes files that were replaced long enough ago.
 
-
-async def clean_retired(store: MetadataStore, name: str, now_ms: int) -> int:
-    """Deletes files that were replaced long enough ago; how many."""
-    key = compaction_key(name)
+    Those whose store is away stay named, and are told as kept.
+    """
+    removed, key = Removed(), compaction_key(name)
     stored = await store.get(key)
     if stored is None:
-        return 0
+        return removed
     record = decode_compaction(key, stored.value)
     due = [each for each in record.retired if each.retired_ms <= now_ms - RETIRED_GRACE_MS]
-    if not due:
-        return 0
-    await delete_files(due)
-    left = tuple(each for each in record.retired if each not in due)
-    changed = msgspec.structs.replace(record, retired=left)
-    with suppress(BadRevision):  # they are named still, and found to be gone the next time
-        await store.put(key, encode(changed), expected=stored.revision)
-    return len(due)
+    gone: set[RetiredFile] = set()
+    away: dict[StoreSpec, str] = {}
+    for file in due:
+        if file.store in away:
+            continue
+        try:
+            await delete_files([file])
+        except COLD_ERRORS as error:
+            away[file.store] = str(error)
+        else:
+            gone.add(file)
+    removed.files = len(gone)
+    removed.kept += [(f"{spec}, replaced files of {name}", why) for spec, why in away.items()]
+    if gone:
+        left = tuple(each for each in record.retired if each not in gone)
+        changed = msgspec.structs.replace(record, retired=left)
+        with suppress(BadRevision):  # they are named still, and found to be gone the next time
+            await store.put(key, encode(changed), expected=stored.revision)
+    return removed
