@@ -104,7 +104,7 @@ class ExplicitLac:
 
     def _look(self) -> None:
         self._timer = None
-        due: list[tuple[Watched, _Seen]] = []
+        due: list[tuple[Watched, int, _Seen]] = []
         done: list[Watched] = []
         for writer, seen in self._watched.items():
             confirmed = writer.last_add_confirmed
@@ -122,7 +122,7 @@ class ExplicitLac:
                 seen.tries += 1
                 seen.pause = (1 << seen.tries) - 1
                 seen.telling = True
-                due.append((writer, seen))
+                due.append((writer, confirmed, seen))
         self._forget(done)
         if due:
             self._tasks.start(self._tell(due), "explicit LAC")
@@ -133,11 +133,11 @@ class ExplicitLac:
             writer.lac_watched = False
             self._watched.pop(writer, None)
 
-    async def _tell(self, due: Sequence[tuple[Watched, _Seen]]) -> None:
+    async def _tell(self, due: Sequence[tuple[Watched, int, _Seen]]) -> None:
         try:
             per_bookie: dict[BookieIdentity, list[tuple[int, int]]] = {}
-            asked = [(writer, writer.last_add_confirmed, writer.bookies) for writer, _ in due]
-            for writer, confirmed, bookies in asked:
+            asked = [(*each, each[0].bookies) for each in due]
+            for writer, confirmed, _, bookies in asked:
                 for identity in bookies:
                     per_bookie.setdefault(identity, []).append((writer.ledger_id, confirmed))
             busy = self._asking & per_bookie.keys()
@@ -147,7 +147,7 @@ class ExplicitLac:
             )
             took = dict.fromkeys(busy, False) | dict(zip(free, answers, strict=True))
             done: list[Watched] = []
-            for (writer, confirmed, bookies), (_, seen) in zip(asked, due, strict=True):
+            for writer, confirmed, seen, bookies in asked:
                 told = all(took[identity] for identity in bookies)
                 if not busy.isdisjoint(bookies):
                     seen.tries, seen.pause = max(seen.tries - 1, 0), 0
@@ -156,7 +156,7 @@ class ExplicitLac:
                     done.append(writer)
             self._forget(done)
         finally:
-            for _, seen in due:
+            for _, _, seen in due:
                 seen.telling = False
 
     async def _ask(self, identity: BookieIdentity, told: Sequence[tuple[int, int]]) -> bool:

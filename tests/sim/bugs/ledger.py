@@ -39,7 +39,7 @@ def tells_what_was_sent() -> None:
     tell = ExplicitLac._tell
 
     async def too_much(self: ExplicitLac, due: Any) -> None:
-        await tell(self, [(writer, writer.next_entry - 1) for writer, _ in due])
+        await tell(self, [(writer, writer.next_entry - 1, seen) for writer, _, seen in due])
 
     plant(ExplicitLac, "_tell", too_much)
     plant(LedgerWriter, "at_rest", property(lambda self: self.error is None))
