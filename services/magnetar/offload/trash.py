@@ -176,7 +176,9 @@ async def _delete(spec: StoreSpec, store: "ObjectStore", path: str) -> None:
     if await delete_file(store, path) or spec.driver != FILESYSTEM:
         return
     parent = (folder_of(spec) / path).parent
-    if not await in_thread_of(str(spec), parent.is_dir):
+    async with asyncio.timeout(DELETE_TIMEOUT_S):
+        there = await in_thread_of(str(spec), parent.is_dir)
+    if not there:
         raise ColdStoreUnavailable(f"{parent} is not there: is its volume mounted?")
 
 
