@@ -19,10 +19,12 @@ from magnetar.compaction.records import (
     encode,
     request_key,
 )
+from magnetar.core.errors import PersistenceError
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.store import MetadataStore
 from magnetar_spark.jobs.compact import engine, swap
+from magnetar_spark.jobs.compact import job as compact_job
 from magnetar_spark.log.topics import log_name
 
 T = TypeVar("T")
@@ -182,3 +184,40 @@ def test_requests(
 @pytest.fixture(scope="session", autouse=True)
 def _one_spark(spark: SparkSession) -> None:
     """Jobs use the tests' session."""
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_a_task_of_spark_raises_is_its_topics_failure(
+    rig: CompactRig,
+    client: pulsar.Client,
+    topic: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next topic has its turn."""
+    both = [topic, f"{topic}-b"]
+    for each in both:
+        write(client, each, history(2, 5, 5))
+    by_spark, asked = engine.compact_by_spark, 0
+
+    def first_fails(session: SparkSession, *rest: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+
+            def fails(_number: int) -> int:
+                raise PersistenceError("entry 7:1 cannot be decoded")
+
+            session.sparkContext.parallelize([1], 1).map(fails).collect()
+        return by_spark(session, *rest)
+
+    monkeypatch.setattr(compact_job, "compact_by_spark", first_fails)
+    done = rig.compact("--topic", both[0], "--topic", both[1], "--always-spark", capsys=capsys)
+    assert (done["code"], done["state"]) == (3, "partial")
+    assert done["metrics"]["topicsCompacted"] == 1
+    assert done["error"].endswith("PersistenceError: entry 7:1 cannot be decoded")
+    failed, other = sorted(both, key=lambda each: rig.record(each) is not None)
+    told = rig.request(failed)
+    assert told is not None
+    assert (told.state, told.error) == (RequestState.ERROR, done["error"])
+    assert messages(rig.artefact(other)) == compacted(rig.raw(other))
