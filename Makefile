@@ -45,7 +45,7 @@ cluster: $(RUN_STAMP) ## three bookies, two brokers and an etcd here, shown unti
 .PHONY: test
 test: $(DEV_STAMP) java etcd ## all tests but the long forms, by two processes (ARGS="tests/unit -k name" for some)
 	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
 
 .PHONY: kube-test
 kube-test: $(DEV_STAMP) ## tests that need a Kubernetes: that of KUBECONFIG, or one that is started for them

@@ -5,9 +5,13 @@ are deselected, and the run's header says so, where KUBECONFIG is not set, and `
 node runs containers. Where KUBECONFIG is set and nothing answers there, they run and fail.
 
 No test of ours fails for being slow: Hypothesis has no deadline.
+
+Where several processes run the tests, each takes files, and one of them all that a Kubernetes is
+asked for: some of its objects (CRDs, rights, API services) are there once in a cluster.
 """
 
 from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -23,9 +27,24 @@ from tests.support.kube import (
     tool,
 )
 from tests.support.kube_volumes import open_volumes
+from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("magnetar", deadline=None)
 settings.load_profile("magnetar")
+
+OF_KUBERNETES: Final = ("tests/chart/", "tests/kube/", "tests/operator/")
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]  # it has no types
+    """See the module's text."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "kubernetes" if file.startswith(OF_KUBERNETES) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 def pytest_report_header() -> str:
