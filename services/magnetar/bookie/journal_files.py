@@ -54,8 +54,13 @@ class JournalTrim:
         self._files = files
         self._directory = directory
         self._settings = settings
+        names = set(files.names(directory))
+        # A power cut may leave a file both names, where renames are not atomic on the disk. It is
+        # the journal's still, and would be a spare twice once it is dropped.
         self.spares: deque[Path] = deque(
-            directory / name for name in files.names(directory) if name.endswith(SPARE_SUFFIX)
+            directory / name
+            for name in sorted(names)
+            if name.endswith(SPARE_SUFFIX) and name.removesuffix(SPARE_SUFFIX) + SUFFIX not in names
         )
         """Added to by the flush's thread, taken by the journal's."""
 

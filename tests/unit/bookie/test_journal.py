@@ -14,7 +14,13 @@ from magnetar.bookie import files as files_api
 from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import BookieError, BookieReadOnly
 from magnetar.bookie.journal import Append, Commit, Journal
-from magnetar.bookie.journal_files import JournalPosition, JournalTrim, JournalWriter, file_ids
+from magnetar.bookie.journal_files import (
+    JournalPosition,
+    JournalTrim,
+    JournalWriter,
+    file_ids,
+    file_name,
+)
 from magnetar.bookie.journal_scan import JournalScan
 from magnetar.bookie.os_file import OsFile
 from magnetar.bookie.os_files import OsFiles
@@ -132,6 +138,28 @@ async def test_files_roll_and_numbers_go_on() -> None:
     assert len(rig.files_begun) > 3
     assert rig.files_begun == file_ids(rig.disk, DIRECTORY)
     assert [seq for _, seq, _ in rig.read_back()] == list(range(1, 31))
+
+
+async def test_a_file_that_a_power_cut_left_under_both_names_is_one_spare_at_most() -> None:
+    disk = SimDisk()
+    rig = Rig(disk)
+    for n in range(10):
+        rig.add(bytes([n]) * 9000)
+        await rig.settle()
+    for file_id in rig.files_begun[:2]:
+        journal = DIRECTORY / file_name(file_id)
+        disk.inodes[journal.with_suffix(".spare")] = disk.inodes[journal]
+    rig = Rig(disk)
+    assert not rig.trim.spares
+    for n in range(10):
+        rig.add(bytes([n]) * 9000)
+        await rig.settle()
+    rig.trim(rig.commits[-1].end)
+    assert len(rig.trim.spares) == len(set(rig.trim.spares)) > 0
+    for n in range(30):
+        rig.add(bytes([n]) * 9000)
+        await rig.settle()
+    assert not rig.failed
 
 
 async def test_trimmed_files_are_written_again() -> None:
