@@ -17,7 +17,7 @@ from magnetar.autorecovery.assess import Assessment, assess
 from magnetar.autorecovery.full_check import FullCheck
 from magnetar.autorecovery.lease_lock import LeaseLock, LockLost
 from magnetar.autorecovery.members import Members, MemberWatch
-from magnetar.autorecovery.next_step import reconsidered
+from magnetar.autorecovery.next_step import is_due, reconsidered
 from magnetar.autorecovery.pages import LedgerPages, Page, read_page
 from magnetar.autorecovery.records import (
     AUDIT_STATE_KEY,
@@ -135,8 +135,7 @@ class Auditor:
         state = self._state
         digest = members.digest
         changed = digest != state.digest
-        age_ms = now_ms - state.audited_ms
-        if changed or age_ms >= self._settings.audit_interval_s * 1000:
+        if changed or is_due(state.audited_ms, now_ms, self._settings.audit_interval_s):
             await self.audit(members, bookies_changed=changed)
             await self._save(digest=digest, audited_ms=now_ms)
         self._full_check.look(self._lock)

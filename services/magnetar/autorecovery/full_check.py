@@ -12,6 +12,7 @@ import msgspec
 
 from magnetar.autorecovery.lease_lock import LeaseLock, LockLost
 from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
+from magnetar.autorecovery.next_step import is_due
 from magnetar.autorecovery.pages import newest_ledger, read_page
 from magnetar.autorecovery.proving import Verdict
 from magnetar.autorecovery.records import (
@@ -83,9 +84,8 @@ class FullCheck:
             if stored is None:
                 # A new cluster has nothing to check yet.
                 await self._save(state, lock)
-            age_ms = now_ms - state.begun_ms
             if state.next_page < 0:
-                if age_ms < self._settings.check_interval_s * 1000:
+                if not is_due(state.begun_ms, now_ms, self._settings.check_interval_s):
                     return
                 state = CheckState(now_ms, 0)
             await self._check_from(state, lock)

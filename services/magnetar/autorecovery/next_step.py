@@ -44,6 +44,22 @@ class Outcome:
     bytes: int = 0
 
 
+def left_ms(until_ms: int, now_ms: int, settings: AutorecoverySettings) -> int:
+    """How long to wait for a time of a record's; 0 or less: no longer.
+
+    What is further ahead than any wait that is given was written by a clock that was wrong.
+    """
+    longest_s = max(settings.open_ledger_grace_s, settings.backoff_max_s * (1 + JITTER))
+    left = until_ms - now_ms
+    return left if left <= longest_s * 1000 else 0
+
+
+def is_due(last_ms: int, now_ms: int, interval_s: float) -> bool:
+    """Whether what was done last at that time is to be done again; a time that is yet to come was
+    written by a clock that was wrong."""
+    return not 0 <= now_ms - last_ms < interval_s * 1000
+
+
 GONE_FROM_LIST = frozenset({OutcomeKind.HEALTHY, OutcomeKind.REPAIRED, OutcomeKind.DELETED})
 
 

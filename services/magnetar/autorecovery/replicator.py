@@ -22,7 +22,7 @@ from magnetar.autorecovery.asking import PASSING
 from magnetar.autorecovery.assess import Assessment, Lacking, assess, shown, target_for
 from magnetar.autorecovery.copying import Copied, Copier
 from magnetar.autorecovery.members import Members, MemberWatch, Standing
-from magnetar.autorecovery.next_step import Outcome, OutcomeKind
+from magnetar.autorecovery.next_step import Outcome, OutcomeKind, left_ms
 from magnetar.autorecovery.records import Answer, UnderReplicated, merge_lost
 from magnetar.autorecovery.repairing import Repairer
 from magnetar.autorecovery.replacing import inside, needs, ranges, with_replaced
@@ -107,8 +107,8 @@ class Replicator:
             metadata = decode(key, stored.value)
             members = self._members.look()
             found = assess(metadata, members)
-            left_ms = record.grace_until_ms - self._clock.now_ms()
-            if found.needs_end and left_ms <= 0:
+            grace_ms = left_ms(record.grace_until_ms, self._clock.now_ms(), self._settings)
+            if found.needs_end and grace_ms <= 0:
                 problem = await self._end(record.ledger_id)
                 if problem:
                     return attempt.done(OutcomeKind.FAILED, problem)
@@ -120,7 +120,7 @@ class Replicator:
                 return attempt.done(OutcomeKind.FAILED, "its record kept changing")
             if found.needs_end:
                 wait = "its writer may put it right itself"
-                return attempt.done(OutcomeKind.WAITS, wait, max(1, left_ms))
+                return attempt.done(OutcomeKind.WAITS, wait, max(1, grace_ms))
             return await self._conclude(metadata, found, attempt)
         return attempt.done(OutcomeKind.FAILED, f"not done in {ROUNDS_MAX} rounds")
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from magnetar.autorecovery.lease_lock import LeaseLock, LockLost
-from magnetar.autorecovery.next_step import Outcome, OutcomeKind, next_record
+from magnetar.autorecovery.next_step import Outcome, OutcomeKind, left_ms, next_record
 from magnetar.autorecovery.records import (
     RECORDS_PREFIX,
     RecordState,
@@ -132,7 +132,8 @@ class Worker:
                 counts[record.state] += 1
                 if record.state is not RecordState.WAITING:
                     continue
-                left_s = (record.not_before_ms - self._clock.now_ms()) / 1000
+                now_ms = self._clock.now_ms()
+                left_s = left_ms(record.not_before_ms, now_ms, self._settings) / 1000
                 if left_s > 0:
                     wait_s = min(wait_s, left_s)
                     continue
@@ -218,7 +219,7 @@ class Worker:
 
     def _is_due(self, record: UnderReplicated) -> bool:
         waiting = record.state is RecordState.WAITING
-        return waiting and record.not_before_ms <= self._clock.now_ms()
+        return waiting and left_ms(record.not_before_ms, self._clock.now_ms(), self._settings) <= 0
 
     def _tell(
         self, record: UnderReplicated, outcome: Outcome, after: UnderReplicated | None
