@@ -128,6 +128,8 @@ def consume(
     count: int,
     subscription: str = "bench",
     use: Callable[[pulsar.Message], object] = pulsar.Message.data,
+    *,
+    acknowledge: bool = False,
 ) -> None:
     with (
         closing(quiet_client(cluster)) as client,
@@ -141,7 +143,10 @@ def consume(
         ) as consumer,
     ):
         for _ in range(count):
-            use(consumer.receive(30_000))
+            message = consumer.receive(30_000)
+            use(message)
+            if acknowledge:
+                consumer.acknowledge(message)
 
 
 class Repeated(DataSource):
@@ -274,6 +279,10 @@ def compared(spark: SparkSession, cluster: LocalCluster, count: int, rounds: int
             Measure(
                 "official consumer, all fields",
                 lambda: consume(cluster, count, next(names), every_field),
+            ),
+            Measure(
+                "official consumer, all fields, acknowledged",
+                lambda: consume(cluster, count, next(names), every_field, acknowledge=True),
             ),
             Measure("bookies to Arrow, all columns", lambda: without_spark(cluster, "")),
             Measure("bookies to Arrow, value", lambda: without_spark(cluster, "value")),
