@@ -17,6 +17,7 @@ from tests.support.server_process import ServerProcess
 TOPICS = 3
 IN_FLIGHT_MAX = 200
 KILL_AFTER_S = (0.05, 0.9)
+PATIENCE_S = 30.0
 SHARED = 1
 
 
@@ -26,6 +27,7 @@ class Promises:
     def __init__(self) -> None:
         self.receipts: dict[str, dict[tuple[int, int], bytes]] = {}
         self.acked: dict[str, set[tuple[int, int]]] = {}
+        self.ack_receipted = asyncio.Event()
         self.sent = 0
 
     def payload(self, topic: str) -> bytes:
@@ -72,7 +74,14 @@ async def _consume(server: ServerProcess, topic: str, promises: Promises) -> Non
             chance.shuffle(held)
             await client.ack(consumer_id, held)
             acked.update(held)
+            promises.ack_receipted.set()
             held.clear()
+
+
+async def _first_ack_or_end(promises: Promises, work: list[asyncio.Task[None]]) -> None:
+    acked = asyncio.create_task(promises.ack_receipted.wait())
+    await asyncio.wait({acked, *work}, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+    acked.cancel()
 
 
 async def _until_lost(work: list[asyncio.Task[None]]) -> None:
@@ -112,12 +121,15 @@ async def _campaign(root: Path, kills: int, seed: int) -> None:
         root,
         environment={"MAGNETAR_RETENTION_MINUTES": "-1", "MAGNETAR_RETENTION_SIZE_MB": "-1"},
     ) as server:
-        for _ in range(kills):
+        for kill in range(kills):
+            promises.ack_receipted.clear()
             work = [
                 asyncio.create_task(job(server, topic, promises))
                 for topic in topics
                 for job in (_produce, _consume)
             ]
+            if kill % 2:  # from the middle of the work; else from its beginning, whatever is done
+                await _first_ack_or_end(promises, work)
             await asyncio.sleep(chance.uniform(*KILL_AFTER_S))
             server.kill()
             await asyncio.sleep(0)

@@ -149,7 +149,7 @@ def test_a_negative_ack_brings_only_that_message_back(
 
 @pytest.mark.parametrize("kind", IN_ORDER)
 def test_a_negative_ack_of_an_ordered_subscription(
-    client: pulsar.Client, topic: str, kind: Type
+    client: pulsar.Client, admin: httpx.Client, topic: str, kind: Type
 ) -> None:
     consumer = client.subscribe(topic, "sub", kind, negative_ack_redelivery_delay_ms=100)
     producer = client.create_producer(topic)
@@ -157,6 +157,7 @@ def test_a_negative_ack_of_an_ordered_subscription(
     messages = take(consumer, 6)
     for message in messages[:3]:
         consumer.acknowledge(message)
+    await_backlog(admin, topic, "sub", 3)
     consumer.negative_acknowledge(messages[4])
     assert bodies(take(consumer, 3, ack=True)) == numbered(6)[3:]
     assert_silent(consumer)
@@ -164,13 +165,14 @@ def test_a_negative_ack_of_an_ordered_subscription(
 
 @pytest.mark.parametrize("kind", IN_ORDER + SHARED)
 def test_all_unacked_messages_come_again_when_asked_for(
-    client: pulsar.Client, topic: str, kind: Type
+    client: pulsar.Client, admin: httpx.Client, topic: str, kind: Type
 ) -> None:
     consumer = client.subscribe(topic, "sub", kind)
     producer = client.create_producer(topic)
     send_all(producer, numbered(10))
     for message in take(consumer, 10)[:4]:
         consumer.acknowledge(message)
+    await_backlog(admin, topic, "sub", 6)  # the client keeps acks back, and asks past them
     consumer.redeliver_unacknowledged_messages()
     assert sorted(bodies(take(consumer, 6, ack=True))) == numbered(10)[4:]
     assert_silent(consumer)

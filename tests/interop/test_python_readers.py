@@ -224,7 +224,9 @@ def test_seeking_all_partitions_by_time(
     assert sorted(bodies(take(consumer, 10))) == sorted(numbered(10))
 
 
-def test_message_ids_compare_and_travel(client: pulsar.Client, topic: str) -> None:
+def test_message_ids_compare_and_travel(
+    client: pulsar.Client, admin: httpx.Client, topic: str
+) -> None:
     producer = client.create_producer(topic)
     first, second = send_all(producer, numbered(2))
     wrapped = [Id.wrap(first), Id.wrap(second)]
@@ -236,5 +238,6 @@ def test_message_ids_compare_and_travel(client: pulsar.Client, topic: str) -> No
     received = take(consumer, 1)[0].message_id()
     with_topic = Id.deserialize(received.serialize(), topic=topic)
     consumer.acknowledge(with_topic)
+    await_backlog(admin, topic, "sub", 1)
     consumer.redeliver_unacknowledged_messages()
     assert bodies(take(consumer, 1)) == [b"m-1"]
