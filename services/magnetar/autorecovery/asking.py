@@ -1,7 +1,7 @@
 """One question to one bookie, with a deadline, and its answer in words that can be kept.
 
 Whatever fails becomes an `Answer` that names the bookie and what it said: that is what is shown
-where entries are lost. Answers in PASSING (no connection, late) may be others soon.
+where entries are lost. Answers in PASSING (not there, no connection, late) may be others soon.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ NO_ENTRY: Final = "no such entry"
 UNKNOWN: Final = "unknown"
 CORRUPT: Final = "corrupt"
 
-PASSING: Final = frozenset({UNAVAILABLE})
+PASSING: Final = frozenset({UNAVAILABLE, NOT_REGISTERED})
 """Answers that may be another one soon."""
 
 

@@ -170,10 +170,10 @@ class Auditor:
                 if found.closed_parts or found.needs_end:
                     new = self._new_record(ledger.metadata.ledger_id, found)
                     writes.append(Put(key, encode(new), stored.revision if stored else ABSENT))
-            elif found.healthy and not record.prove:
+            elif found.healthy and not record.needs_reading:
                 writes.append(Delete(key, stored.revision))
             else:
-                again = self._again(record, found, bookies_changed=bookies_changed)
+                again = self._again(record, found, members, bookies_changed=bookies_changed)
                 if again != record:
                     writes.append(Put(key, encode(again), stored.revision))
         self._stats.ledgers_audited += len(page.ledgers)
@@ -195,10 +195,15 @@ class Auditor:
         )
 
     def _again(
-        self, record: UnderReplicated, found: Assessment, *, bookies_changed: bool
+        self,
+        record: UnderReplicated,
+        found: Assessment,
+        members: Members,
+        *,
+        bookies_changed: bool,
     ) -> UnderReplicated:
         """A record that is there already, as it should stand now."""
-        again = reconsidered(record, bookies_changed=bookies_changed)
+        again = reconsidered(record, members.living, bookies_changed=bookies_changed)
         if found.reasons and found.reasons != again.reasons:
             # Its writer has its time for what it has just lost, however old the record is.
             grace_ms = int(self._settings.open_ledger_grace_s * 1000) if found.needs_end else 0

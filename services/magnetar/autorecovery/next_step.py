@@ -4,17 +4,21 @@ Every attempt ends in exactly one `Outcome`. Done, healthy and deleted ledgers l
 failure that may pass is tried again after a growing pause, `attempts_max` times in all, then the
 ledger is parked. Where nobody can stand in it is parked at once; what is lost is named. Parked and
 lost records are taken up again only where `reconsidered`: by the auditor, when the set of bookies
-has changed (and parked ones with each periodic audit).
+has changed (and, with each periodic audit, parked ones, and lost ones of which a bookie that should
+have them was not there and is now).
 """
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
 import msgspec
 
+from magnetar.autorecovery.asking import NOT_REGISTERED
 from magnetar.autorecovery.records import LostEntries, RecordState, UnderReplicated
 from magnetar.autorecovery.settings import AutorecoverySettings
+from magnetar.bookie.api import BookieIdentity
 
 JITTER: float = 0.25
 
@@ -96,11 +100,32 @@ def next_record(
     )
 
 
-def reconsidered(record: UnderReplicated, *, bookies_changed: bool) -> UnderReplicated:
-    """A record that is looked at anew; the same where there is no reason to."""
-    again = bookies_changed or record.state is RecordState.PARKED
+def reconsidered(
+    record: UnderReplicated, living: Container[BookieIdentity], *, bookies_changed: bool
+) -> UnderReplicated:
+    """A record that is looked at anew; the same where there is no reason to.
+
+    What was lost is read anew on every bookie that should have it: one that has come back may.
+    """
+    lost = record.state is RecordState.LOST
+    again = bookies_changed or not lost or _has_come_back(record.lost, living)
     if record.state is RecordState.WAITING or not again:
         return record
     return msgspec.structs.replace(
-        record, state=RecordState.WAITING, attempts=0, not_before_ms=0, lost=(), detail=""
+        record,
+        state=RecordState.WAITING,
+        attempts=0,
+        not_before_ms=0,
+        prove=record.needs_reading,
+        lost=(),
+        detail="",
+    )
+
+
+def _has_come_back(lost: Iterable[LostEntries], living: Container[BookieIdentity]) -> bool:
+    """Whether one that was not there when it was asked is there now."""
+    return any(
+        one.said == NOT_REGISTERED and one.bookie in living
+        for entries in lost
+        for one in entries.answers
     )

@@ -70,6 +70,11 @@ class UnderReplicated(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of the last attempt."""
     lost: tuple[LostEntries, ...] = ()
 
+    @property
+    def needs_reading(self) -> bool:
+        """Whether a look at the ledger's own record can't tell that nothing is wrong."""
+        return self.prove or self.state is RecordState.LOST
+
 
 class AuditState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the last finished audit saw: the bookies, and when."""

@@ -13,7 +13,7 @@ on the bookies that it was copied to.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -132,7 +132,13 @@ class Replicator:
             repaired = await self._repairer.repair(metadata, attempt.holding)
             attempt.entries += repaired.copied.entries
             attempt.bytes += repaired.copied.bytes
-            attempt.lost += repaired.hopeless
+            members = self._members.look()
+            late = (one for one in repaired.hopeless if _may_yet_come(one[1], members))
+            unsure = next(late, None)
+            if unsure is None:
+                attempt.lost += repaired.hopeless
+            else:
+                attempt.failed = _unread(*unsure)
             attempt.failed = attempt.failed or repaired.failed
         if attempt.failed:
             return attempt.done(OutcomeKind.FAILED, attempt.failed)
@@ -213,14 +219,8 @@ class Replicator:
     ) -> LedgerMetadata | None:
         """Everything that some bookie has is proven on the target; the rest is lost, or late."""
         for entry_id, answers in done.lost:
-            # One that is gone for good may be late or silent: that is no reason to wait.
-            if any(
-                members.standing(one.bookie) is Standing.AWAY
-                or (members.standing(one.bookie) is not Standing.GONE and one.said in PASSING)
-                for one in answers
-            ):
-                said = ", ".join(f"{shown(one.bookie)}: {one.said}" for one in answers)
-                attempt.failed = f"entry {entry_id} could not be read: {said}"
+            if _may_yet_come(answers, members):
+                attempt.failed = _unread(entry_id, answers)
                 return None
         attempt.lost += done.lost
         lost = ranges([entry_id for entry_id, _ in done.lost])
@@ -266,3 +266,18 @@ class Replicator:
             except (BookieError, TimeoutError) as error:
                 # The search for orphans finds it.
                 log.info("copy left behind", bookie=identity.bookie_id, error=str(error))
+
+
+def _may_yet_come(answers: Sequence[Answer], members: Members) -> bool:
+    """Whether one that said nothing of its copy may have it. One that is gone for good may be late
+    or silent: that is no reason to wait."""
+    return any(
+        members.standing(one.bookie) is Standing.AWAY
+        or (members.standing(one.bookie) is not Standing.GONE and one.said in PASSING)
+        for one in answers
+    )
+
+
+def _unread(entry_id: int, answers: Sequence[Answer]) -> str:
+    said = ", ".join(f"{shown(one.bookie)}: {one.said}" for one in answers)
+    return f"entry {entry_id} could not be read: {said}"

@@ -4,7 +4,8 @@ import asyncio
 
 from tests.unit.autorecovery.stage import Stage, data_of, names_of, run
 
-from magnetar.autorecovery.records import RecordState
+from magnetar.autorecovery.records import RecordState, UnderReplicated, record_key
+from magnetar.autorecovery.records import encode as encode_record
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.bookie.api import BookieIdentity
 from magnetar.ledger.metadata import LedgerMetadata, encode, ledger_key
@@ -103,12 +104,37 @@ def test_what_is_lost_is_named_with_what_each_bookie_said_and_never_touched() ->
             "a": "corrupt",
             "b": "not registered",
         }
-        # All else is whole again, and the lost entry is still looked for where it may come back.
+        # All else is whole again, and the lost entry is looked for where it may come back.
         assert names_of(await stage.metadata(1)) == [(0, "a d c"), (3, "a b c"), (4, "a d c")]
         assert (await stage.check(1)).entries_wrong == 1
         stage.bookies.back(b)
         await asyncio.sleep(120)
-        assert (await stage.check(1)).findings[0].verdict == "too few proven copies"
+        assert (await stage.check(1)).verdict == "healthy"
+        assert await stage.listed() == {}
+        await stage.stop()
+
+    run(main)
+
+
+def test_what_a_bookie_has_that_is_only_away_is_not_lost() -> None:
+    async def main() -> None:
+        stage = Stage("a", "b")
+        a, b = stage.by_name["a"], stage.by_name["b"]
+        await stage.ledger(1, (0, "a b"), last=8)
+        await stage.node()
+        await asyncio.sleep(60)
+        a.corrupt.add((1, 3))
+        stage.bookies.lose(b)
+        wrong = UnderReplicated(1, ("read, and wrong",), stage.clock.now_ms(), prove=True)
+        await stage.store.put(record_key(1), encode_record(wrong))
+        await asyncio.sleep(5)
+        record = (await stage.listed())[1]
+        assert (record.state, record.attempts) == (RecordState.WAITING, 1)
+        assert "bookie b (1): not registered" in record.detail
+        stage.bookies.back(b)
+        await asyncio.sleep(30)
+        assert (await stage.check(1)).verdict == "healthy"
+        assert await stage.listed() == {}
         await stage.stop()
 
     run(main)

@@ -5,11 +5,18 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.autorecovery.asking import CORRUPT, NOT_REGISTERED
 from magnetar.autorecovery.assess import Lacking, assess, target_for
 from magnetar.autorecovery.members import Members, Standing
 from magnetar.autorecovery.next_step import Outcome, OutcomeKind, next_record, reconsidered
 from magnetar.autorecovery.proving import Verdict, judge
-from magnetar.autorecovery.records import Answer, RecordState, UnderReplicated, merge_lost
+from magnetar.autorecovery.records import (
+    Answer,
+    LostEntries,
+    RecordState,
+    UnderReplicated,
+    merge_lost,
+)
 from magnetar.autorecovery.replacing import needs, ranges, with_replaced
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.shape import Part, holders, parts
@@ -205,10 +212,22 @@ def test_no_ledger_is_tried_for_ever(kinds: list[OutcomeKind], rng: Random) -> N
 def test_parked_and_lost_ones_are_taken_up_when_the_bookies_change() -> None:
     parked = UnderReplicated(1, ("gone",), 5, RecordState.PARKED, attempts=8)
     lost = UnderReplicated(1, ("gone",), 5, RecordState.LOST, attempts=1)
-    assert reconsidered(parked, bookies_changed=True).state is RecordState.WAITING
-    assert reconsidered(parked, bookies_changed=False).attempts == 0
-    assert reconsidered(lost, bookies_changed=True).state is RecordState.WAITING
-    assert reconsidered(lost, bookies_changed=False) == lost
+    assert reconsidered(parked, (), bookies_changed=True).state is RecordState.WAITING
+    assert reconsidered(parked, (), bookies_changed=False).attempts == 0
+    again = reconsidered(lost, (), bookies_changed=True)
+    assert again.state is RecordState.WAITING
+    assert again.prove, "what was lost is read, whatever the ledger's record says"
+    assert reconsidered(lost, (), bookies_changed=False) == lost
+
+
+def test_what_is_lost_is_taken_up_when_one_is_there_that_was_not() -> None:
+    there, gone = BookieIdentity("a", "1"), BookieIdentity("b", "1")
+    answers = (Answer(there, CORRUPT), Answer(gone, NOT_REGISTERED))
+    entries = (LostEntries(3, 3, answers),)
+    lost = UnderReplicated(1, ("gone",), 5, RecordState.LOST, attempts=1, lost=entries)
+    assert reconsidered(lost, {there}, bookies_changed=False) == lost
+    again = reconsidered(lost, {there, gone}, bookies_changed=False)
+    assert (again.state, again.attempts, again.lost) == (RecordState.WAITING, 0, ())
 
 
 A, B, C = names("a b c")
