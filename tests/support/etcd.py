@@ -30,6 +30,7 @@ ETCD: Final = shutil.which("etcd") or "etcd"
 START_TRIES: Final = 3
 STARTED_S_MAX: Final = 20.0
 RPC_TIMEOUT_S: Final = 5.0
+OPERATION_TIMEOUT_S: Final = 8.0
 FLAGS: Final = {
     "heartbeat-interval": "50",
     "election-timeout": "500",
@@ -257,7 +258,7 @@ def new_settings(endpoints: Sequence[str], **more: Any) -> EtcdSettings:
     quick: dict[str, Any] = {
         "root": f"/magnetar/test-{next(roots)}",
         "attempt_timeout_s": 1.0,
-        "operation_timeout_s": 8.0,
+        "operation_timeout_s": OPERATION_TIMEOUT_S,
         "keepalive_interval_s": 1.0,
         "keepalive_timeout_s": 0.5,
     }
