@@ -2,8 +2,9 @@
 
 A Tenant, a Namespace, a Topic and a Subscription are made, changed, changed by hand, and deleted,
 over a real API server and a real standalone, with a clock of the test's own. Each of these steps is
-broken off at each of its awaits (`killed_rig`). What is there after it, and what was deleted on the
-way, is what an operator that nobody killed would have made of it.
+broken off at each place in the code that awaits, and at some that come again (`killed_rig`); in the
+long form, at each single await. What is there after it, and what was deleted on the way, is what an
+operator that nobody killed would have made of it.
 """
 
 import json
@@ -34,6 +35,7 @@ SEED: Final = 5
 KINDS: Final = (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)
 MORE: Final = 4
 """Points beside the first of each place in the code."""
+ALL: Final = 1_000_000
 LESS: Final = 12
 KEPT: Final = ("type", "status", "reason", "observedGeneration")
 
@@ -173,13 +175,13 @@ def lives(
 class Step:
     """What an operator that nobody kills makes of one step."""
 
-    def __init__(self, lives: Lives, do: Callable[[Lives], None]) -> None:
+    def __init__(self, lives: Lives, do: Callable[[Lives], None], more: int) -> None:
         self.do = do
         self.name = do.__name__
         do(lives)
         went = course(lives, lives.clock)
         self.points = went.points
-        self.numbers, places = chosen(self.points, SEED, MORE)
+        self.numbers, places = chosen(self.points, SEED, more)
         self.state = lives.state()
         # What was made anew and not yet filled when the operator died has then to be filled.
         told = lives.told()
@@ -200,16 +202,22 @@ def named(lives: Lives, paths: Counter[str]) -> Counter[str]:
     return Counter({path.replace(lives.name, "NAME"): count for path, count in paths.items()})
 
 
+def whole(lives: Lives, more: int) -> list[Step]:
+    """Each step, as it goes undisturbed; `more` points beside the first of each place."""
+    lives.name = f"whole-{more}"
+    return [Step(lives, do, more) for do in (Lives.create, Lives.change, Lives.drift, Lives.delete)]
+
+
 @pytest.fixture(scope="module")
 def steps(lives: Lives) -> list[Step]:
-    lives.name = "whole"
-    return [Step(lives, do) for do in (Lives.create, Lives.change, Lives.drift, Lives.delete)]
+    return whole(lives, MORE)
 
 
-def test_killed_anywhere_in_the_life_of_resources(lives: Lives, steps: list[Step]) -> None:
+def live_and_die(lives: Lives, steps: list[Step]) -> None:
+    """As many lives as the longest step has points, each step of each broken off at another."""
     killed = 0
     for turn in range(max(len(step.numbers) for step in steps)):
-        lives.name = f"life-{turn:03d}"
+        lives.name = f"life-{len(steps[0].numbers)}-{turn:03d}"
         for step in steps:
             if step is steps[-1] and turn >= len(step.numbers):
                 break
@@ -220,6 +228,16 @@ def test_killed_anywhere_in_the_life_of_resources(lives: Lives, steps: list[Step
             step.check(lives, went, f"{step.name}, killed at {[step.points[one] for one in at]}")
     tried = sum(len(step.numbers) for step in steps)
     assert killed > 0.9 * tried > 50, "most of the points are met again"
+
+
+def test_killed_anywhere_in_the_life_of_resources(lives: Lives, steps: list[Step]) -> None:
+    live_and_die(lives, steps)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_killed_at_every_await_in_the_life_of_resources(lives: Lives) -> None:
+    live_and_die(lives, whole(lives, ALL))
 
 
 def test_killed_while_it_creates_and_then_the_manifest_says_something_else(
