@@ -20,7 +20,7 @@ from tests.support.server_process import ServerProcess
 from .java_programs import JavaPrograms, prepare
 from .support import Names, ServerAddress
 
-OPERATION_TIMEOUT_S = 10
+OPERATION_TIMEOUT_S = 30
 HTTP_TIMEOUT_S = 30.0
 TENANT = "interop"
 

@@ -23,11 +23,15 @@ HERE = Path(__file__).parent / "java"
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 FETCH_TIMEOUT_S = 840
 COMPILE_TIMEOUT_S = 120
-STOP_TIMEOUT_S = 40
+STOP_TIMEOUT_S = 60
 # First start of the tests on a machine: fetching 280 MB belongs to the first test that needs it.
 JAVA_TEST_TIMEOUT_S = 900
 INSTALL = "apt-get install -y --no-install-recommends openjdk-17-jdk-headless maven"
-JVM_FLAGS = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+JVM_FLAGS = [
+    *("-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+    # An idle connection is given up before the server does it, in the middle of a request.
+    "-Djdk.httpclient.keepalive.timeout=20",
+]
 OPENS = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.io", "java.util.zip", "java.nio", "jdk.internal.misc", "sun.net")

@@ -5,7 +5,7 @@ waited for; the only fixed pauses are those that must show that nothing arrives.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,9 +13,11 @@ import httpx
 import pulsar
 
 # How long a test waits for something that must happen, and listens for what must not.
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 SILENCE_MS = 300
 POLL_S = 0.02
+# A batch that waits so long is sent by `flush` or for its size, however slow the machine is.
+UNTIL_FLUSH_MS = 600_000
 
 T = TypeVar("T")
 
@@ -89,6 +91,22 @@ def drain(consumer: pulsar.Consumer, *, idle_ms: int = SILENCE_MS) -> list[pulsa
             messages.append(consumer.receive(idle_ms))
         except pulsar.Timeout:
             return messages
+
+
+def take_all(consumers: Sequence[pulsar.Consumer], count: int) -> list[list[pulsar.Message]]:
+    """What each consumer was given of `count` messages, once all have come, and no more of them."""
+    parts: list[list[pulsar.Message]] = [[] for _ in consumers]
+
+    def all_came() -> bool:
+        for consumer, part in zip(consumers, parts, strict=True):
+            part.extend(drain(consumer, idle_ms=50))
+        return sum(map(len, parts)) >= count
+
+    wait_until(all_came, what=f"the last of {count} messages")
+    for consumer in consumers:
+        assert_silent(consumer, for_ms=50)
+    assert sum(map(len, parts)) == count
+    return parts
 
 
 def assert_silent(consumer: pulsar.Consumer, *, for_ms: int = SILENCE_MS) -> None:

@@ -245,7 +245,7 @@ def test_an_offer_of_http_2_keeps_the_body(admin: httpx.Client, names: Names) ->
         "content-type": "application/json",
     }
     base = f"/admin/v2/persistent/{names.path}"
-    with socket.create_connection((admin.base_url.host, admin.base_url.port), 10) as raw:
+    with socket.create_connection((admin.base_url.host, admin.base_url.port), 30) as raw:
         headers = "".join(f"{name}: {value}\r\n" for name, value in offer.items())
         line = f"PUT {base}/offered/partitions HTTP/1.1\r\nhost: localhost\r\n"
         raw.sendall(f"{line}{headers}content-length: 1\r\n\r\n3".encode())

@@ -13,7 +13,7 @@ import pytest
 from pulsar import ConsumerType as Type
 
 from .conftest import ConnectClient
-from .support import bodies, numbered, take, unload, wait_until
+from .support import UNTIL_FLUSH_MS, bodies, numbered, take, unload, wait_until
 
 
 @pytest.mark.parametrize("kind", [Type.Exclusive, Type.Failover, Type.Shared, Type.KeyShared])
@@ -23,7 +23,7 @@ def test_acks_inside_a_batch_outlive_the_topic_closing(
     """An ack is never undone. Pulsar forgets those of half-acked batches when it unloads."""
     consumer = client.subscribe(topic, "sub", kind, batch_index_ack_enabled=True)
     producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=5000
+        topic, batching_enabled=True, batching_max_publish_delay_ms=UNTIL_FLUSH_MS
     )
     for payload in numbered(10):
         producer.send_async(payload, lambda *_: None)
@@ -73,9 +73,11 @@ def test_order_per_key_while_consumers_come_and_go(connect: ConnectClient, topic
                 outstanding[message.partition_key()].add(name)
                 if len(outstanding[message.partition_key()]) > 1:
                     failures.append(f"{message.partition_key()} {outstanding}")
-            consumer.acknowledge(message)
+            stop.wait(0.001)  # it works on it
             with lock:
+                # Before the ack: once that is out, another may get the key's next at any moment.
                 outstanding[message.partition_key()].discard(name)
+            consumer.acknowledge(message)
         consumer.close()
 
     sender = threading.Thread(target=send_keyed, args=(producer, total, keys))
@@ -98,9 +100,9 @@ def test_order_per_key_while_consumers_come_and_go(connect: ConnectClient, topic
         wait_until(all_seen, what=f"all {total} messages", within_s=40)
     finally:
         stop.set()
-        sender.join(10)
+        sender.join()
         for worker in workers:
-            worker.join(10)
+            worker.join()
     by_key: dict[int, list[int]] = defaultdict(list)
     for number in first_seen:
         by_key[number % keys].append(number)

@@ -13,7 +13,7 @@ import pytest
 from .java_programs import JAVA_TEST_TIMEOUT_S, JavaPrograms, LineProcess, scenario_names
 from .support import Names, ServerAddress
 
-SCENARIO_TIMEOUT_S = 60.0
+SCENARIO_TIMEOUT_S = 150.0
 
 pytestmark = pytest.mark.timeout(JAVA_TEST_TIMEOUT_S)
 

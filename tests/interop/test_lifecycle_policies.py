@@ -12,8 +12,8 @@ import pulsar
 import pytest
 from tests.support.server_process import ServerProcess
 
-from .conftest import ConnectClient
-from .support import wait_until
+from .conftest import HTTP_TIMEOUT_S, ConnectClient
+from .support import read, take, wait_until
 
 ENTRIES_PER_LEDGER = 10
 SETTINGS = {
@@ -62,7 +62,7 @@ class Server:
 def server(tmp_path: Path) -> Iterator[Server]:
     with (
         ServerProcess(tmp_path, environment=SETTINGS) as process,
-        httpx.Client(base_url=process.http_url) as http,
+        httpx.Client(base_url=process.http_url, timeout=HTTP_TIMEOUT_S, trust_env=False) as http,
     ):
         yield Server(process, http)
 
@@ -83,7 +83,7 @@ def test_retention(server: Server, client: pulsar.Client) -> None:
     server.set("retention", {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1})
     publish(client, 35)
     reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
-    assert reader.read_next(5_000).data() == BODY  # kept, though nobody subscribed
+    assert read(reader, 1)[0].data() == BODY  # kept, though nobody subscribed
     reader.close()
     kept = server.stats()["storageSize"]
     tried = server.effect(retentionTimeInMinutes="0", retentionSizeInMB="0")
@@ -133,8 +133,8 @@ def test_a_quota_that_keeps_producers_away(
         client.create_producer(TOPIC)
     assert server.stats()["backlogQuotaLimitSize"] == 10_000
     assert "pulsar_storage_backlog_quota_limit{" in server.metrics()
-    for _ in range(12):
-        consumer.acknowledge_cumulative(consumer.receive(5_000))
+    for message in take(consumer, 12):
+        consumer.acknowledge_cumulative(message)
     # Nobody has to do anything: new producers are let in, and the old one comes back.
     again = wait_until(lambda: _producer(client), what="a producer is let in")
     again.send(b"more")

@@ -17,6 +17,7 @@ from .support import (
     backlog,
     numbered,
     send_all,
+    take,
 )
 
 COMMAND_TIMEOUT_S = 60.0
@@ -233,8 +234,7 @@ def test_deleting_what_is_in_use(
     topic = names.topic()
     consumer = client.subscribe(topic, "sub")
     send_all(client.create_producer(topic), numbered(2))
-    for _ in range(2):
-        consumer.acknowledge(consumer.receive(5000))
+    take(consumer, 2, ack=True)
     await_backlog(admin, topic, "sub")
     run("topics", "delete", topic).not_deleted("clients connected")
     consumer.close()

@@ -11,7 +11,7 @@ import pytest
 from .java_programs import JAVA_TEST_TIMEOUT_S, JavaPrograms
 from .support import Names, ServerAddress, backlog
 
-RUN_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 240.0
 MESSAGES = 20_000
 MESSAGES_SINGLE = 2_000
 IN_FLIGHT = 1000

@@ -7,6 +7,7 @@ from pulsar import ConsumerType as Type
 
 from .conftest import ConnectClient
 from .support import (
+    UNTIL_FLUSH_MS,
     Names,
     assert_silent,
     await_backlog,
@@ -25,7 +26,7 @@ SHARED = [Type.Shared, Type.KeyShared]
 def send_batch(client: pulsar.Client, topic: str, payloads: list[bytes]) -> None:
     """Sends all payloads as one entry."""
     producer = client.create_producer(
-        topic, batching_enabled=True, batching_max_publish_delay_ms=5000
+        topic, batching_enabled=True, batching_max_publish_delay_ms=UNTIL_FLUSH_MS
     )
     for payload in payloads:
         producer.send_async(payload, lambda *_: None)
@@ -193,7 +194,7 @@ def test_an_unacked_message_times_out(client: pulsar.Client, topic: str) -> None
         consumer.acknowledge(first)
         kept.append(second.data())
     for consumer, body in zip(consumers, kept, strict=True):
-        again = take(consumer, 1, within_s=25, ack=True)[0]
+        again = take(consumer, 1, within_s=40, ack=True)[0]
         assert again.data() == body
         assert again.redelivery_count() >= 1
 

@@ -10,9 +10,9 @@ import pytest
 from pulsar.asyncio import Client as AsyncClient
 from pulsar.schema import StringSchema
 
-from .support import Names, bodies, numbered, position
+from .support import Names, await_backlog, bodies, numbered, position
 
-DEADLINE_S = 15.0
+DEADLINE_S = 30.0
 
 
 async def take(consumer: pulsar.asyncio.Consumer, count: int) -> list[pulsar.Message]:
@@ -30,7 +30,9 @@ async def assert_nothing_before(
     assert bodies(await take(consumer, 1)) == [b"the last"]
 
 
-async def test_sending_and_receiving(async_client: AsyncClient, topic: str) -> None:
+async def test_sending_and_receiving(
+    async_client: AsyncClient, admin: httpx.Client, topic: str
+) -> None:
     consumer = await async_client.subscribe(topic, "sub")
     producer = await async_client.create_producer(topic)
     assert producer.is_connected()
@@ -41,6 +43,7 @@ async def test_sending_and_receiving(async_client: AsyncClient, topic: str) -> N
     messages = await take(consumer, 100)
     assert bodies(messages) == numbered(100)
     await consumer.acknowledge_cumulative(messages[-1])
+    await_backlog(admin, topic, "sub")
     consumer.redeliver_unacknowledged_messages()
     await assert_nothing_before(async_client, consumer, topic)
 

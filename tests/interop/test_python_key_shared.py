@@ -6,7 +6,7 @@ import pulsar
 import pytest
 
 from .conftest import ConnectClient
-from .support import assert_silent, bodies, drain, send_all, take, wait_until
+from .support import assert_silent, bodies, send_all, take, take_all
 
 KeyShared = pulsar.ConsumerType.KeyShared
 HASH_RANGE = 65536
@@ -26,19 +26,13 @@ def send_keyed(producer: pulsar.Producer, count: int, keys: int) -> None:
 
 @pytest.mark.parametrize("batching", [False, True])
 def test_a_key_stays_with_one_consumer(connect: ConnectClient, topic: str, batching: bool) -> None:
-    consumers = [connect().subscribe(topic, "sub", KeyShared) for _ in range(3)]
+    # Named, since who gets which hashes follows from the names.
+    consumers = [connect().subscribe(topic, "sub", KeyShared, consumer_name=n) for n in "abc"]
     producer = connect().create_producer(
         topic, batching_enabled=batching, batching_type=pulsar.BatchingType.KeyBased
     )
     send_keyed(producer, 300, keys=30)
-    received: list[list[pulsar.Message]] = [[], [], []]
-
-    def all_received() -> bool:
-        for consumer, part in zip(consumers, received, strict=True):
-            part.extend(drain(consumer, idle_ms=50))
-        return sum(map(len, received)) >= 300
-
-    wait_until(all_received, what="all 300 messages")
+    received = take_all(consumers, 300)
     holders: dict[str, set[int]] = defaultdict(set)
     for index, part in enumerate(received):
         order: dict[str, list[int]] = defaultdict(list)
@@ -46,7 +40,6 @@ def test_a_key_stays_with_one_consumer(connect: ConnectClient, topic: str, batch
             holders[message.partition_key()].add(index)
             order[message.partition_key()].append(int(message.data()))
         assert all(numbers == sorted(numbers) for numbers in order.values())
-    assert sum(map(len, received)) == 300
     assert all(len(holding) == 1 for holding in holders.values())
     assert set.union(*holders.values()) == {0, 1, 2}, "a consumer got no key at all"
 
@@ -56,7 +49,7 @@ def test_the_ordering_key_wins(connect: ConnectClient, topic: str) -> None:
     producer = connect().create_producer(topic)
     for i in range(40):
         producer.send(b"x", partition_key=f"key-{i}", ordering_key="same")
-    assert sorted(len(drain(consumer)) for consumer in consumers) == [0, 40]
+    assert sorted(map(len, take_all(consumers, 40))) == [0, 40]
 
 
 def test_sticky_ranges_split_by_hash(connect: ConnectClient, topic: str) -> None:
@@ -67,8 +60,7 @@ def test_sticky_ranges_split_by_hash(connect: ConnectClient, topic: str) -> None
     )
     producer = connect().create_producer(topic)
     send_keyed(producer, 200, keys=50)
-    low_keys = {m.partition_key() for m in drain(low)}
-    high_keys = {m.partition_key() for m in drain(high)}
+    low_keys, high_keys = ({m.partition_key() for m in part} for part in take_all([low, high], 200))
     assert low_keys
     assert high_keys
     assert low_keys | high_keys == {f"key-{i}" for i in range(50)}
@@ -101,18 +93,16 @@ def test_a_key_waits_for_its_old_holder(connect: ConnectClient, topic: str) -> N
     assert_silent(new)
     for message in held:
         old.acknowledge(message)
-    to_new = drain(new)
-    to_old = drain(old)
-    assert len(to_new) + len(to_old) == 40
+    to_new, to_old = take_all([new, old], 40)
     assert to_new, "the newcomer got no key"
     assert not {m.partition_key() for m in to_new} & {m.partition_key() for m in to_old}
 
 
 def test_messages_without_a_key_are_shared(connect: ConnectClient, topic: str) -> None:
-    consumers = [connect().subscribe(topic, "sub", KeyShared) for _ in range(2)]
+    consumers = [connect().subscribe(topic, "sub", KeyShared, consumer_name=n) for n in "ab"]
     producer = connect().create_producer(topic)
     sent = [b"%d" % i for i in range(100)]
     send_all(producer, sent)
-    received = [bodies(drain(consumer)) for consumer in consumers]
+    received = [bodies(part) for part in take_all(consumers, 100)]
     assert sorted(received[0] + received[1]) == sorted(sent)
     assert all(received), "all went to one consumer"

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,11 +13,19 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 30.0
+
+
+def held_port(host: str) -> socket.socket:
+    """A free port that stays ours: who binds to it by name may listen, and no other is given it."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((host, 0))
+    return holder
 
 
 class ServerProcess:
-    """Keeps its data directory and, after the first start, its ports."""
+    """Keeps its data directory and its ports, from one start to the next."""
 
     def __init__(self, root: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
         self.data_dir = root / "data"
@@ -26,9 +35,17 @@ class ServerProcess:
         self.host, self.port, self.http_port = "127.0.0.1", 0, 0
         self.ready_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
+        self._holders: list[socket.socket] = []
 
     def __enter__(self) -> "ServerProcess":
-        self.start()
+        self._holders = [held_port(self.host) for _ in range(2)]
+        self.port, self.http_port = (holder.getsockname()[1] for holder in self._holders)
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            self._release()
+            raise
         return self
 
     def __exit__(
@@ -38,6 +55,11 @@ class ServerProcess:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+        self._release()
+
+    def _release(self) -> None:
+        for holder in self._holders:
+            holder.close()
 
     @property
     def pid(self) -> int:

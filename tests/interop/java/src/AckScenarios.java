@@ -47,7 +47,7 @@ final class AckScenarios {
     /** Sends "m0".."mN" as one entry. */
     private static void sendBatch(Context c, int count) throws Exception {
         try (Producer<String> producer = c.client.newProducer(Schema.STRING).topic(c.topic())
-                .batchingMaxPublishDelay(5, TimeUnit.SECONDS).create()) {
+                .batchingMaxPublishDelay(Context.UNTIL_FLUSH_SECONDS, TimeUnit.SECONDS).create()) {
             for (int i = 0; i < count; i++) {
                 producer.sendAsync("m" + i);
             }
@@ -156,6 +156,7 @@ final class AckScenarios {
                 Context.send(c.producer(c.topic()), "m", 20);
                 List<Message<String>> messages = Context.take(consumer, 20);
                 consumer.acknowledgeCumulative(messages.get(4));
+                c.awaitBacklog(c.topic(), "" + type, 15);
                 consumer.redeliverUnacknowledgedMessages();
                 List<String> expected = Context.numbered("m", 20).subList(5, 20);
                 messages = Context.take(consumer, 15);
@@ -203,12 +204,12 @@ final class AckScenarios {
                 .isAckReceiptEnabled(true).negativeAckRedeliveryDelay(100, TimeUnit.MILLISECONDS).subscribe();
         sendBatch(c, 6);
         List<Message<String>> messages = Context.take(consumer, 6);
-        for (int i = 0; i < 6; i++) {
-            if (i % 2 == 0) {
-                consumer.acknowledge(messages.get(i));
-            } else {
-                consumer.negativeAcknowledge(messages.get(i));
-            }
+        // Acks first: each waits for its receipt, and a negative one brings back all that is not acked by then.
+        for (int i = 0; i < 6; i += 2) {
+            consumer.acknowledge(messages.get(i));
+        }
+        for (int i = 1; i < 6; i += 2) {
+            consumer.negativeAcknowledge(messages.get(i));
         }
         List<Message<String>> again = Context.take(consumer, 3);
         Context.same(Set.of("m1", "m3", "m5"), new TreeSet<>(Context.values(again)));
@@ -216,17 +217,22 @@ final class AckScenarios {
     }
 
     private static void timeout(Context c) throws Exception {
+        List<Consumer<String>> consumers = new ArrayList<>();
         for (SubscriptionType type : SHARING) {
-            try (Consumer<String> consumer = builder(c, type).subscriptionName("" + type)
-                    .ackTimeout(1, TimeUnit.SECONDS).ackTimeoutTickTime(100, TimeUnit.MILLISECONDS).subscribe()) {
-                Context.send(c.producer(c.topic()), "m", 2);
-                List<Message<String>> messages = Context.take(consumer, 2);
-                consumer.acknowledge(messages.get(0));
-                Message<String> again = Context.take(consumer, 1).get(0);
-                Context.same(messages.get(1).getValue(), again.getValue());
-                Context.check(again.getRedeliveryCount() >= 1, "not counted");
-                consumer.acknowledge(again);
-            }
+            consumers.add(builder(c, type).subscriptionName("" + type).isAckReceiptEnabled(true)
+                    .ackTimeout(6, TimeUnit.SECONDS).ackTimeoutTickTime(100, TimeUnit.MILLISECONDS).subscribe());
+        }
+        Context.send(c.producer(c.topic()), "m", 2);
+        List<String> kept = new ArrayList<>();
+        for (Consumer<String> consumer : consumers) {
+            List<Message<String>> messages = Context.take(consumer, 2);
+            consumer.acknowledge(messages.get(0));
+            kept.add(messages.get(1).getValue());
+        }
+        for (int i = 0; i < kept.size(); i++) {
+            Message<String> again = Context.take(consumers.get(i), 1).get(0);
+            Context.same(kept.get(i), again.getValue());
+            Context.check(again.getRedeliveryCount() >= 1, "not counted");
         }
     }
 

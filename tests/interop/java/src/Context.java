@@ -20,8 +20,10 @@ import org.apache.pulsar.client.api.Schema;
 
 /** What a scenario works with: a namespace of its own, clients that are closed with it, and ways to wait and check. */
 final class Context {
-    static final int PATIENCE_SECONDS = 15;
+    static final int PATIENCE_SECONDS = 30;
     static final int SILENCE_MILLIS = 300;
+    /** A batch that waits so long is sent by flush, however slow the machine is. */
+    static final int UNTIL_FLUSH_SECONDS = 600;
     private static final HttpClient HTTP = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
 
     final String serviceUrl;
@@ -48,7 +50,7 @@ final class Context {
     }
 
     ClientBuilder builder() {
-        return PulsarClient.builder().serviceUrl(serviceUrl).operationTimeout(10, TimeUnit.SECONDS)
+        return PulsarClient.builder().serviceUrl(serviceUrl).operationTimeout(30, TimeUnit.SECONDS)
                 .ioThreads(1).listenerThreads(1);
     }
 
@@ -80,10 +82,14 @@ final class Context {
         http("PUT", "/admin/v2/" + topic.replace("://", "/") + "/unload", "");
     }
 
-    /** The subscription's entries that the server holds as not acked. */
+    /** The subscription's entries that the server holds as not acked; -1 where there is no such subscription. */
     long backlog(String topic, String subscription) throws Exception {
         String stats = http("GET", "/admin/v2/" + topic.replace("://", "/") + "/stats?getPreciseBacklog=true", "");
-        String own = stats.substring(stats.indexOf("\"" + subscription + "\":{"));
+        int at = stats.indexOf("\"" + subscription + "\":{");
+        if (at < 0) {
+            return -1;
+        }
+        String own = stats.substring(at);
         String field = "\"msgBacklog\":";
         String number = own.substring(own.indexOf(field) + field.length());
         return Long.parseLong(number.replaceAll("(?s)[^0-9].*", ""));

@@ -23,7 +23,7 @@ public final class InteropSuite {
         void run(Context context) throws Exception;
     }
 
-    private static final int CLOSE_SECONDS = 20;
+    private static final int CLOSE_SECONDS = 40;
 
     private final Map<String, Scenario> scenarios = new LinkedHashMap<>();
     private final List<CompletableFuture<Void>> closing = new ArrayList<>();

@@ -105,7 +105,7 @@ final class ProducerScenarios {
         Consumer<String> consumer = c.client.newConsumer(Schema.STRING).topic(c.topic()).subscriptionName("sub")
                 .subscribe();
         Producer<String> producer = c.client.newProducer(Schema.STRING).topic(c.topic())
-                .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(5, TimeUnit.SECONDS).create();
+                .batcherBuilder(BatcherBuilder.KEY_BASED).batchingMaxPublishDelay(Context.UNTIL_FLUSH_SECONDS, TimeUnit.SECONDS).create();
         for (int i = 0; i < 12; i++) {
             producer.newMessage().key("k" + i % 3).value("" + i).sendAsync();
         }
@@ -131,7 +131,9 @@ final class ProducerScenarios {
         producer.send("small".getBytes());
         List<Message<byte[]>> messages = Context.take(consumer, 2);
         Context.check(java.util.Arrays.equals(big, messages.get(0).getData()), "the chunks differ");
+        long backlog = c.backlog(c.topic(), "sub");
         consumer.acknowledge(messages.get(1));
+        c.awaitBacklog(c.topic(), "sub", backlog - 1);
         consumer.redeliverUnacknowledgedMessages();
         Context.check(java.util.Arrays.equals(big, Context.take(consumer, 1).get(0).getData()), "the second time");
         consumer.seek(id);
@@ -304,7 +306,8 @@ final class ProducerScenarios {
             consumer.negativeAcknowledge(Context.take(consumer, 1).get(0));
         }
         Context.await("the dead letter topic", () -> consumer.receive(100, TimeUnit.MILLISECONDS) == null
-                && c.http("GET", "/admin/v2/persistent/" + c.namespace, "").contains("dead"));
+                && c.http("GET", "/admin/v2/persistent/" + c.namespace, "")
+                        .contains("\"" + c.topic("dead") + "\""));
         c.awaitBacklog(c.topic("dead"), "kept", 1);
     }
 }
