@@ -86,12 +86,12 @@ class Subject:
             assert self._server is not None
             for connection in self._server.connections:
                 connection.abort()
-            await asyncio.wait_for(self._lost(), 10)
+            await asyncio.wait_for(self._lost(), 20)
         elif self.kind == "tcp-restarted":
             assert self._server is not None
             port = self._server.port
             await self._server.stop()
-            await asyncio.wait_for(self._lost(), 10)
+            await asyncio.wait_for(self._lost(), 20)
             await self._serve(port)
         return self.bookie
 
@@ -133,7 +133,7 @@ async def add(
         on_added=answered.set_result,
         recovery=recovery,
     )
-    error = await asyncio.wait_for(answered, 10)
+    error = await asyncio.wait_for(answered, 20)
     if error is not None:
         raise error
 
@@ -189,7 +189,7 @@ async def test_completions_come_in_order_and_later(subject: Subject) -> None:
             on_added=partial(done, number),
         )
     assert not seen
-    await asyncio.wait_for(all_done.wait(), 10)
+    await asyncio.wait_for(all_done.wait(), 20)
     assert seen == [(number, None) for number in range(20)]
 
 

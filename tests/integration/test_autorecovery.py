@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+import pytest
 from tests.support.cluster_processes import running_cluster
 
 from magnetar.autorecovery.copying import Copier
@@ -144,12 +145,14 @@ def command(url: str, *words: str) -> tuple[int, str]:
         [sys.executable, "-m", "magnetar.cli.main", *words, "--metadata-store", url, "--json"],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=100,
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr
+    # Beside what was found, a slow machine may make a library say something of its own.
+    return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
 
+@pytest.mark.timeout(240)
 def test_a_killed_bookie_is_made_up_for_and_another_may_be_removed(tmp_path: Path) -> None:
     with running_cluster(tmp_path, bookies=5, brokers=0, lost_bookie_delay_s=1) as cluster:
         url = cluster.metadata_url

@@ -68,7 +68,7 @@ async def add(bookie: LocalBookie, ledger_id: int, ids: range) -> BookieError | 
     answer: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
     entries = [entry(ledger_id, id_) for id_ in ids]
     bookie.add_entries(ledger_id, ids, entries, last_add_confirmed=-1, on_added=answer.set_result)
-    return await asyncio.wait_for(answer, 10)
+    return await asyncio.wait_for(answer, 20)
 
 
 async def fill(path: Path) -> set[tuple[int, int]]:

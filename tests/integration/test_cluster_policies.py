@@ -16,7 +16,7 @@ from magnetar.policies.rates import PUBLISH_RATE
 NAMESPACE = "~/namespaces/public/default"
 TOPIC = "~/persistent/public/default/a"
 NAME = parse_topic("persistent://public/default/a")
-DEADLINE_S = 10
+DEADLINE_S = 20
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ from magnetar.offload.stores import FILESYSTEM, StoreSpec
 
 MESSAGES = 600
 LEDGER_ENTRIES = 100
-RECEIVE_MS = 20_000
+RECEIVE_MS = 30_000
+HTTP_TIMEOUT_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,10 @@ def rest(cluster: LocalCluster, topic: str, what: str) -> str:
     return f"{brokers(cluster)[0].http_url}/admin/v2/{topic.replace('://', '/')}/{what}"
 
 
+def deleted(url: str) -> bool:
+    return httpx.delete(url, timeout=HTTP_TIMEOUT_S).status_code == 204
+
+
 def files(folder: Path, topic: str) -> list[Path]:
     return list(folder.rglob(f"{topic.rpartition('/')[2]}/*.parquet"))
 
@@ -169,16 +174,16 @@ def asked_for(cluster: LocalCluster, topic: str, ledger_ids: list[int]) -> None:
     }
     assert get_json(url) == not_run
     up_to = {"ledgerId": ledger_ids[5], "entryId": 0, "partitionIndex": -1}
-    assert httpx.put(url, json=up_to).status_code == 204
+    assert httpx.put(url, json=up_to, timeout=HTTP_TIMEOUT_S).status_code == 204
     done = get_json(url)
     assert (done["status"], done["firstUnoffloadedMessage"]["ledgerId"]) == (
         "SUCCESS",
         ledger_ids[5],
     )
     all_of_it = {"ledgerId": ledger_ids[-1] + 7, "entryId": 0, "partitionIndex": -1}
-    assert httpx.put(url, json=all_of_it).status_code == 204
+    assert httpx.put(url, json=all_of_it, timeout=HTTP_TIMEOUT_S).status_code == 204
     assert get_json(url)["status"] == "RUNNING"
-    again = httpx.put(url, json=all_of_it)
+    again = httpx.put(url, json=all_of_it, timeout=HTTP_TIMEOUT_S)
     assert (again.status_code, again.json()) == (409, {"reason": "Offload already in progress"})
 
 
@@ -210,12 +215,12 @@ def test_what_goes_takes_its_files_with_it(
     publish(client, topic, 0, 350)
     moved(cluster, topic, folder, 3)
     assert len(files(folder, topic)) == 3
-    assert httpx.delete(rest(cluster, topic, "").rstrip("/")).status_code == 204
+    assert deleted(rest(cluster, topic, "").rstrip("/"))
     wait_for(lambda: not files(folder, topic), "the files of what was deleted are gone")
     document = json.dumps(get_json(rest(cluster, "persistent://public/default", "")[:-1]))
     assert topic not in document
     kept = "persistent://public/default/kept"
     publish(client, kept, 0, 350)
     moved(cluster, kept, folder, 3)
-    assert httpx.delete(rest(cluster, kept, "truncate")).status_code == 204
+    assert deleted(rest(cluster, kept, "truncate"))
     wait_for(lambda: not files(folder, kept), "the files of what was trimmed are gone")

@@ -54,7 +54,7 @@ async def cluster() -> AsyncIterator[RestCluster]:
 async def appended(topic: PersistentTopic, data: bytes) -> None:
     done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     topic.managed_ledger.append([data], lambda *told: done.set_result(told))
-    await asyncio.wait_for(done, 10)
+    await asyncio.wait_for(done, 20)
 
 
 async def test_any_broker_answers_for_all(cluster: RestCluster) -> None:

@@ -30,7 +30,7 @@ from magnetar.metadata.store import (
     WatchEvent,
 )
 
-WITHIN_S = 15.0
+WITHIN_S = 30.0
 """Far more than anything here takes, so that what hangs fails."""
 
 
@@ -104,7 +104,7 @@ class Writer:
 async def test_killed_and_restarted_nothing_is_lost_and_all_goes_on(etcd: EtcdMember) -> None:
     store = await open_on(etcd)
     watch = store.watch("/w/")
-    lease = await store.grant_lease(30)
+    lease = await store.grant_lease(120)
     await store.put("/own", b"", lease_id=lease.id)
     writer = Writer(store)
     for _ in range(2):
@@ -128,7 +128,7 @@ async def test_the_leader_of_three_is_killed(tmp_path: Path) -> None:
         # The first endpoint is the leader's, more often than not where it hurts.
         store = await open_on(leader, *(each for each in members if each is not leader))
         watch = store.watch("/w/")
-        lease = await store.grant_lease(10)
+        lease = await store.grant_lease(120)
         await store.put("/n", b"0", lease_id=lease.id)
         writer = Writer(store)
         counted = [asyncio.ensure_future(count_up(store)) for _ in range(3)]
@@ -182,7 +182,7 @@ async def test_without_a_quorum_it_says_so_and_goes_on_with_one(tmp_path: Path) 
     try:
         await leader_of(members)
         alone, *others = members
-        store = await open_on(alone, operation_timeout_s=2.0)
+        store = await open_on(alone, operation_timeout_s=5.0)
         watch = store.watch("/a")
         await store.put("/a", b"1")
         await take(watch, 1)
@@ -246,7 +246,7 @@ async def test_an_idle_watch_outlives_compaction_by_progress(tmp_path: Path) -> 
 async def test_a_paused_etcd_is_waited_for_and_writes_say_that_they_are_in_doubt(
     etcd: EtcdMember,
 ) -> None:
-    store = await open_on(etcd)
+    store = await open_on(etcd, attempt_timeout_s=4.0)
     revision = await store.put("/a", b"1")
     watch = store.watch("/a")
     await store.put("/a", b"2", expected=revision)
@@ -288,16 +288,16 @@ class Told:
                 await self.changed.wait()
 
 
-@pytest.mark.parametrize("away_s", [4.0, pytest.param(60.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("away_s", [6.0, pytest.param(60.0, marks=pytest.mark.long)])
 @pytest.mark.timeout(120)
 async def test_unreachable_nothing_hangs_and_all_goes_on(
     etcd: EtcdMember, proxy: Proxy, away_s: float
 ) -> None:
-    near = await open_on(through(proxy, etcd), operation_timeout_s=2.0)
+    near = await open_on(through(proxy, etcd), operation_timeout_s=4.0, keepalive_timeout_s=3.0)
     far = await open_on(etcd, root=near.root)
     watch = near.watch("/a/")
     told = Told()
-    session = MetadataSession(near, 2.0, SystemClock(), "p")
+    session = MetadataSession(near, 5.0, SystemClock(), "p")
     session.add_listener(told)
     await session.start()
     await near.put("/own", b"", lease_id=session.lease_id)
@@ -313,7 +313,9 @@ async def test_unreachable_nothing_hangs_and_all_goes_on(
     assert not session.valid
     await asyncio.sleep(max(cut_at + away_s - loop.time(), 0))
     revision = await far.put("/a/1", b"")
-    assert await far.get("/own") is None
+    async with asyncio.timeout(WITHIN_S):
+        while await far.get("/own") is not None:  # noqa: ASYNC110 - etcd looks now and then
+            await asyncio.sleep(0.05)
     proxy.heal()
     assert (await take(watch, 1))[0].record.revision == revision
     await told.heard(3)
@@ -328,7 +330,7 @@ async def test_unreachable_nothing_hangs_and_all_goes_on(
 async def test_a_write_that_replaces_is_repeated_others_are_not(
     etcd: EtcdMember, proxy: Proxy
 ) -> None:
-    store = await open_on(through(proxy, etcd))
+    store = await open_on(through(proxy, etcd), attempt_timeout_s=3.0)
     revision = await store.put("/a", b"1")
     proxy.cut()
     replacing = asyncio.ensure_future(store.put("/a", b"2", expected=revision))

@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.server_process import STOP_TIMEOUT_S, ServerProcess
+from tests.support.server_process import ServerProcess
 
 from magnetar import __version__
 from magnetar.cli import main as cli
+
+REFUSED_S_MAX = 50.0
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def refused(*flags: str, **environment: str) -> tuple[int, str]:
         [sys.executable, "-m", "magnetar.cli.main", "standalone", *flags],
         capture_output=True,
         text=True,
-        timeout=STOP_TIMEOUT_S,
+        timeout=REFUSED_S_MAX,
         env={**os.environ, **environment},
     )
     return done.returncode, done.stderr

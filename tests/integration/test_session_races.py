@@ -16,6 +16,7 @@ from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import encode_command
 
 TOPIC = "persistent://public/default/t"
+WAIT_S = 20.0
 NAME = parse_topic(TOPIC)
 EXCLUSIVE, SHARED = 0, 1
 
@@ -141,12 +142,12 @@ async def test_a_message_sent_while_the_topic_is_terminated_gets_no_error_of_its
         assert isinstance(topic, PersistentTopic)
         store.hold()
         terminating = asyncio.create_task(topic.terminate())
-        await asyncio.wait_for(store.landed.wait(), 5)
+        await asyncio.wait_for(store.landed.wait(), WAIT_S)
         client.send(producer, 1, b"too late")
         await lookup(client)
         assert client.closed_by_server == [producer]
         store.answering.set()
-        await asyncio.wait_for(terminating, 5)
+        await asyncio.wait_for(terminating, WAIT_S)
         with pytest.raises(Refused, match="Topic was already terminated"):
             await client.producer(TOPIC, producer_id=producer)
         assert not client.send_errors

@@ -18,6 +18,7 @@ from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
 TOPIC = "persistent://public/default/t"
+WAIT_S = 20.0
 NAME = parse_topic(TOPIC)
 NOT_READY = int(ServerError.SERVICE_NOT_READY)
 
@@ -64,7 +65,7 @@ async def test_messages_under_way_at_an_unload_get_their_receipts() -> None:
         assert isinstance(topic, PersistentTopic)
         for number in range(1, 50):
             client.send(producer, number, b"a")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             while not topic.managed_ledger.pending_appends:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         await service.topics.unload(NAME)
@@ -103,7 +104,7 @@ async def test_a_topic_that_another_owner_fenced_is_opened_anew() -> None:
         client.send(producer, 1, b"b")
         while not (client.closed_by_server or client.send_errors):
             client.on_receipt.clear()
-            await asyncio.wait_for(client.on_receipt.wait(), 5)
+            await asyncio.wait_for(client.on_receipt.wait(), WAIT_S)
         again = await attached(client)
         client.send(again, 1, b"b")
         await client.receipted(again, 1)

@@ -23,6 +23,7 @@ from magnetar.broker.ownership.records import Urls
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
+from magnetar.core.errors import ServerError
 from magnetar.core.names import NamespaceName, parse_topic
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
@@ -46,7 +47,10 @@ from magnetar.wire.commands import CommandType
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
-TTL_S = 2.0
+WITHIN_S = 20.0
+TTL_S = 8.0
+"""So long that a machine that stops for some seconds costs nobody its lease. Four times in it the
+lease is renewed: so soon does a broker hear that it was lost."""
 NAMESPACE = NamespaceName("public", "default")
 TOPIC = "persistent://public/default/t"
 
@@ -250,7 +254,7 @@ class Node:
 
     async def suspended(self) -> None:
         """Returns once it rests."""
-        await asyncio.wait_for(self.rest.begun.wait(), 10)
+        await asyncio.wait_for(self.rest.begun.wait(), WITHIN_S)
 
     def pause(self) -> None:
         self.view.running.clear()
@@ -335,7 +339,7 @@ class Cluster:
 
     async def everybody_sees(self, count: int) -> None:
         """Returns once every living broker knows of so many."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             for node in self.nodes:
                 if node.alive:
                     await node.sees(count)
@@ -373,13 +377,25 @@ async def ask(
     return answer
 
 
+async def answered(
+    client: RawClient, topic: str = TOPIC, *, authoritative: bool = False
+) -> pb.CommandLookupTopicResponse:
+    """Asks as a client does: again, while the broker has no lease to answer under."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            answer = await ask(client, topic, authoritative=authoritative)
+            if answer.response != FAILED or int(answer.error) != ServerError.SERVICE_NOT_READY:
+                return answer
+            await asyncio.sleep(0.01)
+
+
 async def find(cluster: Cluster, topic: str = TOPIC, *, by: Node | None = None) -> Node:
     """Follows look-ups as a client does, to the broker that serves the topic."""
     node = by or next(node for node in cluster.nodes if node.alive)
     authoritative = False
     for _ in range(20):
         client = await node.client()
-        answer = await ask(client, topic, authoritative=authoritative)
+        answer = await answered(client, topic, authoritative=authoritative)
         await client.close()
         assert answer.response != FAILED, answer.message
         node = next(n for n in cluster.nodes if n.alive and n.url == answer.brokerServiceUrl)

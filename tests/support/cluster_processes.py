@@ -26,7 +26,7 @@ from magnetar.cluster.local.members import Member, Role
 from magnetar.core.errors import Conflict, PreconditionFailed
 
 START_TRIES: Final = 3
-HTTP_TIMEOUT_S: Final = 10.0
+HTTP_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.02
 LOG_SHOWN_BYTES: Final = 6_000
 
@@ -111,7 +111,7 @@ def metric(member: Member, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> float:
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 40.0) -> float:
     """Polls until it holds; returns the seconds that took."""
     started = time.monotonic()
     while not condition():

@@ -18,7 +18,7 @@ from magnetar.wire.encoder import PONG_FRAME, encode_command, encode_send
 from magnetar.wire.entry import payload_of
 from magnetar.wire.events import Command
 
-ANSWER_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 30.0
 
 
 class Refused(Exception):

@@ -15,8 +15,8 @@ from typing import Final
 import pulsar
 
 TICK_S: Final = 0.01
-FINISH_TIMEOUT_S: Final = 30.0
-READ_TIMEOUT_MS: Final = 15_000
+FINISH_TIMEOUT_S: Final = 60.0
+READ_TIMEOUT_MS: Final = 30_000
 FOREIGN: Final = -1
 """A number that anybody else may write into the topics."""
 

@@ -17,8 +17,8 @@ from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataStore
 
 MANUAL_TTL_S = 30.0
-ETCD_TTL_S = 1.0
-"""The least that the started etcd grants."""
+ETCD_TTL_S = 4.0
+"""So long that a machine that stops for two seconds loses no lease that it means to keep."""
 
 
 class ManualClock:

@@ -19,7 +19,7 @@ from magnetar.metadata.store import (
     WatchEvent,
 )
 
-WITHIN_S = 10.0
+WITHIN_S = 30.0
 """Far more than any event takes, so that a missing one fails and does not hang."""
 
 

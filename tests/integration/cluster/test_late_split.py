@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from tests.support.brokers import TOPIC, bundle_of, find, other, running_cluster
+from tests.support.brokers import TOPIC, WITHIN_S, bundle_of, find, other, running_cluster
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import parse_topic
@@ -35,7 +35,7 @@ async def test_parts_are_not_owned_whose_records_went_with_the_lease(
         splitting = asyncio.ensure_future(owner.ownership.split(bundle_of(owner)))
         await landed.wait()
         await owner.expire()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while len(owner.view.leases) < 2 or not owner.ownership.serving:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             while new.ownership.claims.get(bundle_of(new)) is None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.integration.cluster.test_takeover import NAME, attached, lose, publish, read_all
-from tests.support.brokers import TOPIC, bundle_of, find, running_cluster
+from tests.support.brokers import TOPIC, WITHIN_S, bundle_of, find, running_cluster
 
 from magnetar.broker.topics import ledger_name
 from magnetar.core.errors import MagnetarError
@@ -40,7 +40,7 @@ async def test_a_topic_is_not_served_as_it_was_before_another_owned_it(
         client = await new.client()
         await publish(client, await client.producer(TOPIC), b"b")
         owner.go_on()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN_S):
             while owner.ownership.owns(NAME) or not owner.ownership.serving:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await cluster.everybody_sees(2)

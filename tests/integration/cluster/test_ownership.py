@@ -10,6 +10,7 @@ from tests.support.brokers import (
     NAMESPACE,
     REDIRECT,
     TOPIC,
+    WITHIN_S,
     ask,
     bundle_of,
     find,
@@ -221,7 +222,7 @@ async def test_a_broker_that_stops_hands_its_bundles_over() -> None:
         client = await owner.client()
         await client.producer(TOPIC)
         stopping = asyncio.ensure_future(owner.stop())
-        await asyncio.wait_for(client.lost.wait(), 10)
+        await asyncio.wait_for(client.lost.wait(), WITHIN_S)
         assert [c.assignedBrokerServiceUrl for c in client.closed_commands] == [new.url]
         await stopping
         assert await find(cluster, by=new) is new
@@ -261,10 +262,10 @@ async def test_who_watches_topics_hears_of_those_of_other_brokers() -> None:
         )
         client = await owner.client()
         await client.producer(TOPIC)
-        update = await asyncio.wait_for(watching.topic_updates.get(), 10)
+        update = await asyncio.wait_for(watching.topic_updates.get(), WITHIN_S)
         assert list(update.new_topics) == [TOPIC]
         await owner.service.topics.delete(NAME, force=True)
-        update = await asyncio.wait_for(watching.topic_updates.get(), 10)
+        update = await asyncio.wait_for(watching.topic_updates.get(), WITHIN_S)
         assert list(update.deleted_topics) == [TOPIC]
 
 

@@ -5,14 +5,15 @@ receipted and then be missing, or acknowledged and then come again.
 """
 
 import asyncio
-import time
 
 import pytest
 from tests.support.brokers import (
     CONNECT,
     TOPIC,
+    WITHIN_S,
     Cluster,
     Node,
+    answered,
     ask,
     bundle_of,
     find,
@@ -27,6 +28,8 @@ from magnetar.core.names import parse_topic
 
 NAME = parse_topic(TOPIC)
 LONG_TTL_S = 60.0
+DOUBTED_TTL_S = 4.0
+"""Of a lease that a test sees run out by its holder's clock, and not before."""
 SHARED = 1
 
 
@@ -75,28 +78,26 @@ async def test_the_bundles_of_a_broker_that_was_killed_are_free_before_its_lease
         producer = await client.producer(TOPIC)
         await publish(client, producer, b"a", b"b")
         await owner.kill()
-        started = time.monotonic()
-        new = await find(cluster)
+        async with asyncio.timeout(LONG_TTL_S / 2):
+            new = await find(cluster)
         assert new is not owner
-        assert time.monotonic() - started < LONG_TTL_S / 2
         assert await read_all(new) == [b"a", b"b"]
         client = await new.client()
         await publish(client, await client.producer(TOPIC), b"c")
 
 
 async def test_a_broker_that_does_not_answer_keeps_its_bundles_until_its_lease_ends() -> None:
-    async with running_cluster(2, ttl_s=1.0) as cluster:
+    async with running_cluster(2, ttl_s=LONG_TTL_S) as cluster:
         owner = await find(cluster)
         new = other(cluster, owner)
         owner.pause()
         client = await new.client()
         # It still takes connections, so it may live: clients are sent there.
         assert (await ask(client)).brokerServiceUrl == owner.url
-        for _ in range(100):
-            if (await ask(client)).brokerServiceUrl == new.url:
-                return
-            await asyncio.sleep(0.05)
-        pytest.fail("nobody took over")
+        await owner.expire()
+        async with asyncio.timeout(WITHIN_S):
+            while (await ask(client)).brokerServiceUrl != new.url:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
 
 async def test_a_broker_that_comes_again_at_once_frees_what_it_had() -> None:
@@ -199,12 +200,12 @@ async def test_an_owner_that_hears_of_its_loss_sends_its_clients_away() -> None:
         closings = await client.closings(2)
         assert not any(closing.assignedBrokerServiceUrl for closing in closings)
         assert bundle not in owner.ownership.owned()
-        answer = await ask(await owner.client())
+        answer = await answered(await owner.client())
         assert answer.brokerServiceUrl == new.url
 
 
 async def test_while_the_lease_is_in_doubt_everything_rests_and_then_goes_on() -> None:
-    async with running_cluster(1, ttl_s=0.4) as cluster:
+    async with running_cluster(1, ttl_s=DOUBTED_TTL_S) as cluster:
         node = await find(cluster)
         client = await node.client()
         quiet, busy = await client.producer(TOPIC), await client.producer(TOPIC)

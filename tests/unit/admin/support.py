@@ -130,7 +130,7 @@ class Admin:
         assert isinstance(peer, Peer)
         peer.receipted.clear()
         topic.publish(producer, run)
-        await asyncio.wait_for(peer.receipted.wait(), 5)
+        await asyncio.wait_for(peer.receipted.wait(), 20)
         return []
 
     async def producer(self, local: str = "a", name: str = "p") -> Producer:
@@ -176,7 +176,7 @@ async def append(topic: PersistentTopic, data: bytes) -> Position:
             done.set_result(Position(ledger_id, entry_id))
 
     topic.managed_ledger.append([data], appended)
-    return await asyncio.wait_for(done, 5)
+    return await asyncio.wait_for(done, 20)
 
 
 def topic_name(local: str) -> TopicName:

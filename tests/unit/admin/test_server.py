@@ -20,7 +20,9 @@ async def test_requests_wait_until_the_application_is_loaded() -> None:
     before = signal.getsignal(signal.SIGTERM)
     server = AdminServer()
     port = await server.start(service, "127.0.0.1", 0)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=30
+    ) as http:
         response = await http.get("/admin/v2/tenants")
         assert response.json() == ["t1"]
         assert "date" in response.headers

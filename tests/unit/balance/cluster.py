@@ -18,7 +18,7 @@ from magnetar.metadata.session import MetadataSession
 SETTINGS = BalancedBrokerSettings(
     shedding_rounds=1, split_rounds=1, load_report_interval_min_ms=100
 )
-TTL_S = 2.0
+TTL_S = 60.0
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Cluster:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         async with asyncio.timeout(timeout_s):
             while not condition():
                 try:
@@ -175,10 +175,12 @@ class Broker:
         await self.session.stop()
 
     async def die(self) -> None:
-        """Without a word: its lease runs out."""
+        """Without a word: its lease runs out, as far as everybody else is concerned."""
         self.cluster.brokers.pop(self.broker_id, None)
+        lease_id = self.session.lease_id
         await self.balance.stop()
         await self.session._tasks.stop()
+        await self.cluster.store.revoke_lease(lease_id)
 
 
 SERVING: type[Serving] = Broker

@@ -37,7 +37,7 @@ async def cluster() -> AsyncIterator[Cluster]:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Waits for what the store shows."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not await condition():  # noqa: ASYNC110 - the store is asked
             await asyncio.sleep(0.01)
 

@@ -43,7 +43,7 @@ async def add(
     answer: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
     entries = [entry(ledger_id, entry_id, size) for entry_id in ids]
     bookie.add_entries(ledger_id, ids, entries, last_add_confirmed=-1, on_added=answer.set_result)
-    return await asyncio.wait_for(answer, 10)
+    return await asyncio.wait_for(answer, 20)
 
 
 async def read_all(bookie: LocalBookie, ledger_id: int, *, size: int = 100) -> list[int]:
@@ -60,7 +60,7 @@ async def read_all(bookie: LocalBookie, ledger_id: int, *, size: int = 100) -> l
 
 async def until(met: Callable[[], bool]) -> None:
     """Waits for something that the bookie does by the clock."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not met():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
 

@@ -89,7 +89,7 @@ class Rig:
     async def settle(self) -> list[Append]:
         answered = asyncio.Event()
         self.journal.refuse(lambda _: answered.set(), None, BookieError("behind all others"))
-        await asyncio.wait_for(answered.wait(), 10)
+        await asyncio.wait_for(answered.wait(), 20)
         done, self.done = self.done, []
         return done
 
@@ -306,7 +306,7 @@ class CountingFiles(OsFiles):
             def write(self, buffers: Sequence[bytes], offset: int, *, durable: bool = False) -> int:
                 if durable:
                     files.waiting.set()
-                    files.gate.wait(10)
+                    files.gate.wait(20)
                     files.durable += 1
                 return super().write(buffers, offset, durable=durable)
 
@@ -348,12 +348,12 @@ async def test_the_thread_takes_what_gathers_during_a_sync(tmp_path: Path) -> No
     files.gate.clear()
     files.waiting.clear()
     journal.append(codec.KIND_FENCE, 1, lambda _: None)
-    await asyncio.to_thread(files.waiting.wait, 10)
+    await asyncio.to_thread(files.waiting.wait, 20)
     for n in range(100):
         journal.append(codec.KIND_FENCE, n, lambda _: None)
     before = files.durable
     files.gate.set()
-    await asyncio.wait_for(all_done.wait(), 10)
+    await asyncio.wait_for(all_done.wait(), 20)
     assert [len(item.appends) for item in commits] == [1, 100]
     assert files.durable - before == 2
     await journal.close()
@@ -364,7 +364,7 @@ async def test_a_pause_is_marked(tmp_path: Path) -> None:
     path = tmp_path / "0000000000000001.journal"
     done = asyncio.Event()
     journal.append(codec.KIND_FENCE, 1, lambda _: done.set())
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), 20)
     kinds: list[int] = []
     while codec.KIND_MARK not in kinds:
         await asyncio.sleep(0.002)

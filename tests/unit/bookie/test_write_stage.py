@@ -203,7 +203,7 @@ async def test_a_disk_that_others_filled_is_left_by_deletes() -> None:
     assert [path for path in disk.inodes if path.suffix == ".log"] == logs
     for ledger_id in range(25):
         await bookie.delete_ledger(ledger_id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         # Without thresholds it is for each add to find out whether there is room yet.
         while await add(bookie, 300, range(50)) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

@@ -15,7 +15,7 @@ from magnetar.bookie.packed import PackedEntries, packed
 
 HOST = "127.0.0.1"
 IDENTITY = BookieIdentity("b1", "one")
-DEADLINE_S = 10.0
+DEADLINE_S = 20.0
 
 
 class Peer:

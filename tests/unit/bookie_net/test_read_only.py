@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.unit.bookie_net.peers import Adding, remote, serving
+from tests.unit.bookie_net.peers import DEADLINE_S, Adding, remote, serving
 
 from magnetar.bookie.api import BookieReadOnly
 
@@ -22,11 +22,11 @@ async def test_writable_is_what_the_bookie_last_said() -> None:
 
 
 async def test_a_bookie_that_takes_adds_again_is_noticed_though_nobody_asks_it() -> None:
-    async with serving() as server, remote(server.port) as bookie:
+    async with serving() as server, remote(server.port, ping_idle_s=3_600.0) as bookie:
         server.add_refusal = BookieReadOnly("resting")
         await bookie.ping()
         assert not bookie.writable
         server.add_refusal = None
-        async with asyncio.timeout(bookie.settings.ping_idle_s / 2):
+        async with asyncio.timeout(DEADLINE_S):  # not only by the ping of an idle connection
             while not bookie.writable:  # noqa: ASYNC110 - nobody is told, it is looked up
                 await asyncio.sleep(0.02)

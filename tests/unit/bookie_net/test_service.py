@@ -49,7 +49,7 @@ class Cut(MemoryStore):
 
 @asynccontextmanager
 async def running(
-    store: MemoryStore, data_dir: Path, ttl_s: float = 5.0, **settings: float
+    store: MemoryStore, data_dir: Path, ttl_s: float = 60.0, **settings: float
 ) -> AsyncIterator[BookieService]:
     """A bookie's process, without the process."""
     clock = SystemClock()
@@ -104,7 +104,7 @@ async def test_a_bookie_is_registered_while_it_lives(tmp_path: Path) -> None:
 
 async def test_no_add_is_taken_while_the_lease_is_in_doubt(tmp_path: Path) -> None:
     store = Cut()
-    async with running(store, tmp_path / "data", ttl_s=0.4) as service:
+    async with running(store, tmp_path / "data", ttl_s=3.0) as service:
         assert await add(service) is None
         store.away = True
         await until(lambda: not service.registered)
@@ -137,7 +137,7 @@ async def test_another_bookie_of_the_same_id_is_not_displaced(tmp_path: Path) ->
     value = encode(BookieRegistration("b1", "other", "elsewhere", 7))
     await store.put(KEY, value)
     with pytest.raises(Conflict, match=r"another living bookie is called b1: incarnation other"):
-        async with running(store, tmp_path / "data", ttl_s=0.1):
+        async with running(store, tmp_path / "data", ttl_s=1.0):
             pass
     record = await store.get(KEY)
     assert record is not None

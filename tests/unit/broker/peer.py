@@ -15,7 +15,7 @@ from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.encoder import PING_FRAME, encode_command
 from magnetar.wire.events import Command
 
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
 READ_BYTES = 1 << 16
 PROTOCOL_VERSION = 21
 

@@ -19,7 +19,7 @@ from magnetar.wire.encoder import encode_command
 
 TOPIC = "persistent://public/default/t"
 SHARED = 1
-WAIT_S = 10.0
+WAIT_S = 20.0
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ async def test_a_rollover_of_an_idle_fenced_ledger_ends() -> None:
     other.set_retention(0, 0)
     await other.trim()  # the first owner's ledger is gone
     await turns(20)
-    await asyncio.wait_for(owner.roll_over(), 5)
+    await asyncio.wait_for(owner.roll_over(), 20)
     assert owner.fenced
     assert await data_of(stage) == [b"two"]
 

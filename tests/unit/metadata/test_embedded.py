@@ -147,15 +147,21 @@ async def test_concurrent_writes_share_syncs(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     groups = 0
     write = store._files.write
+    all_asked = threading.Event()
 
     def counted(changes, revision) -> None:
         nonlocal groups
         groups += 1
         assert threading.current_thread().name == "magnetar-metadata-writer"
+        assert all_asked.wait(20)  # or a quick thread would take what a slow loop has put so far
         write(changes, revision)
 
     store._files.write = counted  # type: ignore[method-assign]
-    await asyncio.gather(*(store.put(f"/t/{i}", b"x" * 100) for i in range(5_000)))
+    puts = [asyncio.create_task(store.put(f"/t/{i}", b"x" * 100)) for i in range(5_000)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    all_asked.set()
+    await asyncio.gather(*puts)
     assert groups <= 20
     assert len(await store.list("/t/")) == 5_000
     await store.close()
@@ -173,7 +179,7 @@ async def test_reads_show_only_what_is_durable(tmp_path: Path) -> None:
     def held(changes, revision) -> None:
         sync(changes, revision)
         written.set()
-        assert go_on.wait(10)
+        assert go_on.wait(20)
 
     store._files.write = held  # type: ignore[method-assign]
     watch = store.watch("/")
@@ -181,7 +187,7 @@ async def test_reads_show_only_what_is_durable(tmp_path: Path) -> None:
         store.transact([Put("/a/old", b"new"), Put("/a/b/new", b""), Delete("/a/doomed")])
     )
     await asyncio.sleep(0)
-    await asyncio.get_running_loop().run_in_executor(None, written.wait, 10)
+    await asyncio.get_running_loop().run_in_executor(None, written.wait, 20)
     assert await store.list("/") == before
     assert await store.children("/a/") == ["doomed", "old"]
     assert await store.get("/a/b/new") is None

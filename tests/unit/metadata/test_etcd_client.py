@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -27,7 +28,11 @@ from magnetar.metadata.store import (
     Put,
 )
 
-WITHIN_S = 5.0
+WITHIN_S = 20.0
+PATIENT_S = 60.0
+"""Of calls that are answered, however late."""
+SOON_S = 0.3
+"""Of calls that are to fail for they are not."""
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 ROOT = "/r"
 
@@ -52,11 +57,17 @@ async def open_fake(*fakes: FakeEtcd, **more: Any) -> EtcdStore:
     settings = EtcdSettings(
         endpoints=[f"127.0.0.1:{fake.port}" for fake in fakes],
         root=ROOT,
-        attempt_timeout_s=0.3,
-        operation_timeout_s=1.0,
+        attempt_timeout_s=PATIENT_S,
+        operation_timeout_s=PATIENT_S,
         **more,
     )
     return await open_etcd(settings, SystemClock())
+
+
+def in_a_hurry(store: EtcdStore) -> None:
+    """From now on its calls wait for no answer that does not come soon."""
+    client = store._client
+    client.settings = replace(client.settings, attempt_timeout_s=SOON_S, operation_timeout_s=SOON_S)
 
 
 def head(revision: int) -> pb.ResponseHeader:
@@ -175,17 +186,17 @@ async def test_a_write_goes_to_the_member_that_answers() -> None:
 
 async def test_a_leader_without_a_quorum_renews_nothing(fake: FakeEtcd, store: EtcdStore) -> None:
     async def keep_alive(request: pb.LeaseKeepAliveRequest) -> pb.LeaseKeepAliveResponse:
-        return pb.LeaseKeepAliveResponse(ID=request.ID, TTL=1)
+        return pb.LeaseKeepAliveResponse(ID=request.ID, TTL=60)
 
     async def stuck(request: pb.RangeRequest) -> pb.RangeResponse:
         await asyncio.sleep(WITHIN_S)
         return pb.RangeResponse()
 
-    fake.on(LEASE_GRANT, answers(pb.LeaseGrantResponse(ID=3, TTL=1)))
+    fake.on(LEASE_GRANT, answers(pb.LeaseGrantResponse(ID=3, TTL=60)))
     fake.on(LEASE_REVOKE, answers(pb.LeaseRevokeResponse()))
     fake.keep_alive = keep_alive
-    lease = await store.grant_lease(0.5)
-    assert lease.ttl_s == 1
+    lease = await store.grant_lease(59.5)
+    assert lease.ttl_s == 60
     before = lease.deadline
     await lease.keep_alive()
     assert lease.deadline > before
@@ -193,6 +204,7 @@ async def test_a_leader_without_a_quorum_renews_nothing(fake: FakeEtcd, store: E
     answered = fake.handlers[RANGE.path]
     fake.on(RANGE, stuck)
     fake.calls.clear()
+    in_a_hurry(store)
     with pytest.raises(MetadataUnavailable):
         await lease.keep_alive()
     assert "LeaseKeepAlive" not in fake.calls
@@ -239,9 +251,9 @@ async def test_an_etcd_that_went_back_is_believed_no_more(fake: FakeEtcd, store:
     # The fake reads at revision 7 still.
     with pytest.raises(MetadataWentBack, match="from revision 9 to 7"):
         await store.get("/a")
-    fake.on(LEASE_GRANT, answers(pb.LeaseGrantResponse(ID=3, TTL=1)))
+    fake.on(LEASE_GRANT, answers(pb.LeaseGrantResponse(ID=3, TTL=60)))
     fake.on(LEASE_REVOKE, answers(pb.LeaseRevokeResponse()))
-    lease = await store.grant_lease(1)
+    lease = await store.grant_lease(60)
     with pytest.raises(MetadataWentBack):
         await lease.keep_alive()
 
@@ -400,9 +412,11 @@ async def test_close_with_calls_under_way_ends_them_in_time(
 ) -> None:
     monkeypatch.setattr("magnetar.metadata.etcd.store.CLOSE_WRITES_S", 0.1)
     store = await open_fake(fake)
+    under_way = asyncio.Semaphore(0)
 
     async def hang(request: Any) -> Any:
-        await asyncio.sleep(WITHIN_S)
+        under_way.release()
+        await asyncio.Event().wait()
 
     fake.on(RANGE, hang)
     fake.on(TXN, hang)
@@ -411,10 +425,10 @@ async def test_close_with_calls_under_way_ends_them_in_time(
         asyncio.ensure_future(store.put("/a", b"")),
         asyncio.ensure_future(store.put("/a", b"", expected=3)),
     ]
-    await asyncio.sleep(0.05)
-    began = asyncio.get_running_loop().time()
-    await store.close()
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    assert asyncio.get_running_loop().time() - began < WITHIN_S
+    async with asyncio.timeout(WITHIN_S):
+        for _ in calls:
+            await under_way.acquire()
+        await store.close()
+        results = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(result, MetadataError) for result in results), results
     assert isinstance(results[1], MetadataUnavailable)

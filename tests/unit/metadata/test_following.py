@@ -27,7 +27,7 @@ class Heard:
 
     async def until(self, **values: bytes) -> None:
         wanted = {PREFIX + key: value for key, value in values.items()}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while {k: r.value for k, r in self.following.records.items()} != wanted:
                 self.news.clear()
                 await self.news.wait()

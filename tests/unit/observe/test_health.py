@@ -38,7 +38,7 @@ class Process:
         """Status, headers and body of the answer to raw bytes."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request)
-        raw = await asyncio.wait_for(reader.read(), 5)
+        raw = await asyncio.wait_for(reader.read(), 20)
         writer.close()
         await writer.wait_closed()
         head, _, body = raw.partition(b"\r\n\r\n")
@@ -129,7 +129,7 @@ async def test_a_silent_peer_is_let_go_of(
     reader, writer = await asyncio.open_connection("127.0.0.1", process.port)
     writer.write(b"GET /healthz")
     try:
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 20) == b""
     except ConnectionResetError:
         pass
     finally:
@@ -142,7 +142,7 @@ async def test_connections_are_bounded(process: Process, monkeypatch: pytest.Mon
     await asyncio.sleep(0)
     refused, writer = await asyncio.open_connection("127.0.0.1", process.port)
     try:
-        assert await asyncio.wait_for(refused.read(), 5) == b""
+        assert await asyncio.wait_for(refused.read(), 20) == b""
     except ConnectionResetError:
         pass
     finally:

@@ -13,6 +13,13 @@ from magnetar.core.tasks import TaskSet
 HOST = "127.0.0.1"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stops for a moment makes no answer late, and none old."""
+    monkeypatch.setattr("magnetar.broker.ownership.prober.PROBE_TIMEOUT_S", 30.0)
+    monkeypatch.setattr("magnetar.broker.ownership.prober.PROBE_FRESH_S", 60.0)
+
+
 def broker(port: int, host: str = HOST, start: int = 1) -> BrokerRecord:
     return BrokerRecord("b:1", start, host, port, Urls("pulsar://b:6650", "http://b:1"))
 

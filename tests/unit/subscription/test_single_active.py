@@ -112,7 +112,7 @@ async def test_cumulative_ack_is_answered_when_durable(rig):
     answered: asyncio.Future[MagnetarError | None] = asyncio.get_running_loop().create_future()
     subscription.ack(consumer, [(*positions[4], None, 0)], True, answered.set_result)
     assert not answered.done()
-    assert await asyncio.wait_for(answered, 5) is None
+    assert await asyncio.wait_for(answered, 20) is None
     assert subscription.cursor.backlog == 1
 
 
@@ -159,7 +159,7 @@ async def handed_over(rig, sink, active):
     """Waits until the consumer was told so."""
     told = asyncio.Event()
     sink.on_active = lambda: told.set() if sink.active[-1] is active else None
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(told.wait(), 20)
     await rig.settle()
 
 
@@ -225,7 +225,7 @@ async def test_who_lets_nothing_flow_is_told_all_the_same(rig, monkeypatch):
     subscription.remove_consumer(gone)
     told = asyncio.Event()
     quiet.on_active = told.set
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(told.wait(), 20)
     assert quiet.active == [True]
     assert gone_sink.active == []
 

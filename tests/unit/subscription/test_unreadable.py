@@ -53,7 +53,7 @@ def quick_retries(monkeypatch):
 
 
 async def until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - seen from outside, there is no event
             await asyncio.sleep(0.005)
 

@@ -56,7 +56,7 @@ async def eventually(topic: PersistentTopic, policy: Policy, value: object) -> N
     told = asyncio.Event()
     unlisten = topic.policies.listen(told.set)
     while topic.policies.value(policy) != value:
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(told.wait(), 20)
         told.clear()
     unlisten()
 
@@ -141,7 +141,7 @@ async def test_what_the_topic_had_goes_with_it(service: BrokerService) -> None:
     gone = asyncio.Event()
     topic.policies.listen(gone.set)
     await service.topics.delete(TOPIC, force=True)
-    await asyncio.wait_for(gone.wait(), 5)
+    await asyncio.wait_for(gone.wait(), 20)
     again = await opened(service)
     assert again.policies.value(MESSAGE_TTL) == 100
     assert (await service.policies.documents.read(TOPIC)).empty
@@ -155,7 +155,7 @@ async def test_a_record_that_cannot_be_read_changes_nothing(service: BrokerServi
     await service.store.put("/topic-policies/public/default/persistent/a", b"{")
     # A later one that can be read shows that the other was looked at.
     await service.store.put("/topic-policies/public/default/persistent/b", b'{"version":1}')
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), 20)
     assert topic.policies.value(MESSAGE_TTL) == 1
 
 
