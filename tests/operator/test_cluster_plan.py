@@ -158,6 +158,24 @@ def test_an_upgrade_goes_bookie_by_bookie_then_brokers() -> None:
     assert not world.plan().actions
 
 
+def test_an_upgrade_waits_until_it_is_known_which_pods_are_old() -> None:
+    """The StatefulSets are changed, and their controller has not looked yet."""
+    world = made()
+    respec(world, image="image:2")
+    world.act(world.plan().actions)
+    found = world.plan()
+    assert found.waits == ["c-broker is upgraded after the bookies"]
+    assert found.actions == []
+    world.turn()
+    found = world.plan()
+    assert [type(one) for one in found.actions] == [ReplacePod]
+    # A bookie is known to be old; whether a member of etcd is, is not.
+    world.objects["StatefulSet", "c-etcd"]["metadata"]["generation"] += 1
+    found = world.plan()
+    assert found.actions == []
+    assert found.rolls["bookie"].waits == "etcd is being restarted"
+
+
 def test_an_upgrade_waits_while_ledgers_lack_copies() -> None:
     world = made()
     world.ledgers[99] = {"c-bookie-0"}
@@ -279,6 +297,7 @@ SPECS = st.fixed_dictionaries(
 FAULTS = st.sampled_from(["none", "hand-up", "hand-down", "kill", "delete-set", "interrupt"])
 
 
+@pytest.mark.timeout(300)
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(SPECS, FAULTS, st.integers(0, 6)), min_size=1, max_size=6))
 @example(

@@ -94,7 +94,8 @@ class _Planner:
     def plan(self, remembered: int) -> Plan:
         cluster, found = self._cluster, self._plan
         etcd = self._roll(ETCD, "")
-        bookies = self._roll(BOOKIE, "etcd is being restarted" if etcd.stale else self._closed())
+        restarts = "etcd is being restarted" if etcd.stale or etcd.unknown else ""
+        bookies = self._roll(BOOKIE, restarts or self._closed())
         busy = f"{bookies.stale[0].name} is being upgraded" if bookies.stale else ""
         grow = growing.decide(cluster, self._observed, self._now)
         found.recommendations = grow.recommendations
@@ -220,7 +221,7 @@ class _Planner:
         if stored is None:
             self._apply(manifest)
             return
-        pending = bool(bookies.stale) or any(
+        pending = bool(bookies.stale or bookies.unknown) or any(
             isinstance(one, Apply) and one.manifest["kind"] == STATEFUL_SET.kind
             for one in self._plan.actions
         )

@@ -23,6 +23,8 @@ class Rolling:
 
     stale: list[Pod] = field(default_factory=list)
     """In an older form than the newest."""
+    unknown: bool = False
+    """Which form is the newest is not known yet: the set's controller has not looked."""
     replace: ReplacePod | None = None
     waits: str = ""
     again_s: float | None = None
@@ -45,7 +47,7 @@ def decide(
     status = stored.get("status", {})
     newest = status.get("updateRevision", "")
     if not newest or status.get("observedGeneration", 0) < stored["metadata"].get("generation", 0):
-        return Rolling(again_s=LOOK_S)  # which form is the newest is not known yet
+        return Rolling(unknown=True, again_s=LOOK_S)
     found = Rolling([one for one in pods if one.revision != newest and not one.going])
     if not found.stale:
         return found
