@@ -7,9 +7,12 @@ node runs containers. Where KUBECONFIG is set and nothing answers there, they ru
 No test of ours fails for being slow: Hypothesis has no deadline.
 
 Where several processes run the tests, each takes files, and one of them all that a Kubernetes is
-asked for: some of its objects (CRDs, rights, API services) are there once in a cluster.
+asked for: some of its objects (CRDs, rights, API services) are there once in a cluster. And each
+draws the ports of its servers from a range of its own: a server that is down for a moment, to be
+started again, finds its port free.
 """
 
+import os
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -29,6 +32,8 @@ from tests.support.kube import (
 from tests.support.kube_volumes import open_volumes
 from xdist.scheduler import LoadFileScheduling
 
+from magnetar.cluster.local import ports
+
 settings.register_profile("magnetar", deadline=None)
 settings.load_profile("magnetar")
 
@@ -41,6 +46,14 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]  # it has no types
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return "kubernetes" if file.startswith(OF_KUBERNETES) else file
+
+
+def pytest_configure() -> None:
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first, share = ports.FREE_FIRST, (ports.FREE_LAST - ports.FREE_FIRST) // workers
+    ports.FREE_FIRST = first + number * share  # type: ignore[misc]
+    ports.FREE_LAST = ports.FREE_FIRST + share - 1  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
