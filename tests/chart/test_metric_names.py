@@ -9,6 +9,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import msgspec
 import pulsar
 import pytest
 import yaml
-from tests.support.cluster_processes import brokers, get, running_cluster
+from tests.support.cluster_processes import brokers, get, running_cluster, wait_for
 
 from magnetar.core.clock import SystemClock
 from magnetar.managed_ledger.backlog_record import BacklogRecord, record_key
@@ -27,6 +28,8 @@ from magnetar_operator.health import Health
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.sparkjobs import figures
 from magnetar_operator.work import Work
+
+pytestmark = pytest.mark.timeout(300)  # the first test starts a cluster
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "magnetar"
 LEGEND_LABEL = re.compile(r"\{\{(\w+)\}\}")
@@ -86,8 +89,11 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Labels:
             producer = client.create_producer("topic")
             for _ in range(10):
                 producer.send(b"message")
-            consumer.acknowledge(consumer.receive(10_000))
+            consumer.acknowledge(consumer.receive(30_000))
             asyncio.run(analysed(cluster.metadata_url))
+            # Shown by who leads the brokers, and asked for now and then.
+            shows = partial(has_series, broker.http_url, "magnetar_analytics_")
+            wait_for(shows, "the analysis is shown", 90.0)
             for member in cluster.members:
                 if "http" in member.ports:
                     status, page = get(f"{member.http_url}/metrics")
@@ -98,6 +104,10 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Labels:
             client.close()
     found |= series_of(asyncio.run(operator_page()))
     return {**found, "up": set()}
+
+
+def has_series(http_url: str, prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in series_of(get(f"{http_url}/metrics")[1]))
 
 
 async def analysed(metadata_url: str) -> None:
@@ -129,7 +139,7 @@ async def operator_page() -> str:
     health = Health(kube, work, lambda: True, [lambda: figures.lines([{**job, "status": status}])])
     port = await health.start("127.0.0.1", 0)
     try:
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=30) as http:
             return (await http.get(f"http://127.0.0.1:{port}/metrics")).text
     finally:
         await health.stop()

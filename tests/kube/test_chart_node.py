@@ -14,7 +14,7 @@ import pytest
 from kubernetes import client
 from tests.support.kube import Images, Tool, delete_namespace, fresh_namespace
 
-pytestmark = [pytest.mark.kube_node, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kube_node, pytest.mark.timeout(1200)]
 
 CHART: Final = Path(__file__).resolve().parents[2] / "charts" / "magnetar"
 READY_S: Final = 240
@@ -122,6 +122,12 @@ class Release:
             each["metadata"]["uid"] for each in found if "deletionTimestamp" not in each["metadata"]
         }
 
+    def wait_rolled(self) -> None:
+        """Until no old pod is left: Helm waits only until as many new ones as must be are ready."""
+        for what in ("deployment/r-broker", "statefulset/r-bookie"):
+            timeout = f"--timeout={READY_S}s"
+            self.kubectl("rollout", "status", what, timeout, timeout_s=READY_S + 10)
+
 
 @pytest.fixture(scope="module")
 def release(
@@ -148,11 +154,13 @@ def test_settings_change_and_change_back_under_load(release: Release) -> None:
     broker = {**VALUES["broker"], "configData": {"managedLedgerCacheSizeMB": "32"}}
     bookie = {**VALUES["bookkeeper"], "configData": {"read_cache_mb": 16}}
     release.apply("upgrade", broker=broker, bookkeeper=bookie)
+    release.wait_rolled()
     upgraded = {each: release.uids(each) for each in before}
     assert not before["broker"] & upgraded["broker"]
     assert not before["bookie"] & upgraded["bookie"]
     assert before["etcd"] == upgraded["etcd"]
     release.helm("rollback", "--wait", "--timeout", f"{READY_S}s")
+    release.wait_rolled()
     assert not upgraded["broker"] & release.uids("broker")
     said, _ = stream.communicate(timeout=READY_S)
     assert stream.returncode == 0

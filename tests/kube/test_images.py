@@ -9,9 +9,9 @@ from tests.support.kube import Images, Tool
 
 from magnetar.cli.main import COMMANDS
 
-pytestmark = [pytest.mark.kube_node, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kube_node, pytest.mark.timeout(240)]
 
-ENDED_S_MAX: Final = 90
+ENDED_S_MAX: Final = 180
 ROLES: Final = sorted(set(COMMANDS) - {"version", "demo"})
 LOOK: Final = """
 import importlib.util, json, os, pathlib, shutil, subprocess, sys

@@ -44,6 +44,7 @@ def test_helm_talks_to_the_same_cluster(helm: Tool, kube_namespace: str) -> None
 
 
 @pytest.mark.kube_node
+@pytest.mark.timeout(180)
 def test_a_volume_is_its_pods(kubectl: Tool, kube_namespace: str, images: Images) -> None:
     """As in the chart: neither root nor a writable root file system, and a volume to write to."""
     mine = kubectl.within(kube_namespace)
@@ -82,9 +83,9 @@ def test_a_volume_is_its_pods(kubectl: Tool, kube_namespace: str, images: Images
     mine(
         "wait",
         "--for=jsonpath={.status.phase}=Succeeded",
-        "--timeout=40s",
+        "--timeout=120s",
         "pod/writer",
-        timeout_s=50,
+        timeout_s=130,
     )
     user, version = mine("logs", "writer").splitlines()
     assert user == "10000"

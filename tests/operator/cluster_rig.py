@@ -7,6 +7,7 @@ handler, called as its process calls it; `settle` calls it until it has nothing 
 """
 
 import asyncio
+import contextlib
 import datetime
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -20,17 +21,17 @@ from tests.support.etcd import free_ports, start_etcd
 from magnetar.cluster import bookie_process, broker_process
 from magnetar.cluster.bookie_settings import BookieProcessSettings
 from magnetar.cluster.settings import BrokerProcessSettings
-from magnetar_operator.api_kinds import CLUSTER, EVENT, POD, PVC, STATEFUL_SET, Object
+from magnetar_operator.api_kinds import CLUSTER, DEPLOYMENT, EVENT, POD, PVC, STATEFUL_SET, Object
 from magnetar_operator.cluster.handlers import ClusterHandler
 from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient
+from magnetar_operator.kube import KubeClient, NotFound
 from magnetar_operator.settings import Settings
 
 NAME: Final = "m"
 SETTINGS: Final = Settings(image="magnetar:test", etcd_image="etcd:test")
 NOWHERE: Final = {"magnetar.io/nowhere": "true"}
 POLL_S: Final = 0.1
-WAIT_S: Final = 30.0
+WAIT_S: Final = 60.0
 
 
 @dataclass
@@ -96,7 +97,8 @@ class Rig:
             body = {"status": {"phase": "Running", "conditions": [condition]}}
             path = POD.path(self.namespace, name, "status")
             kind = "application/strategic-merge-patch+json"
-            await self.kube.request("PATCH", path, None, body, kind)
+            with contextlib.suppress(NotFound):  # its controller has deleted it meanwhile
+                await self.kube.request("PATCH", path, None, body, kind)
 
     async def until(self, what: str, holds: Callable[[], Any], wait_s: float = WAIT_S) -> None:
         """Looks of the operator until it holds (`holds` gives an awaitable)."""
@@ -114,6 +116,22 @@ class Rig:
 
         await self.until(f"{name} is {status}", holds, wait_s)
         return await self.condition(name)
+
+    async def rest(self) -> None:
+        """Looks until Kubernetes' controllers have told of all pods, and then once more."""
+        await self.until("the controllers to rest", self._controllers_rest)
+        await self.look()
+
+    async def _controllers_rest(self) -> bool:
+        for kind in (STATEFUL_SET, DEPLOYMENT):
+            for one in await self.kube.list(kind, self.namespace, labels={"cluster": NAME}):
+                status, replicas = one.get("status", {}), one["spec"]["replicas"]
+                if status.get("observedGeneration") != one["metadata"]["generation"]:
+                    return False
+                counts = ("replicas", "readyReplicas", "updatedReplicas")
+                if any(status.get(count, 0) != replicas for count in counts):
+                    return False
+        return True
 
     async def bookies(self) -> int:
         """That the StatefulSet wants."""
@@ -141,8 +159,12 @@ async def rig(namespace: str) -> AsyncIterator[Rig]:
 class Processes:
     """Real bookies named as the pods are, and a broker, in this process."""
 
-    def __init__(self, path: Path, metadata_url: str) -> None:
+    def __init__(
+        self, path: Path, metadata_url: str, *, copies: int, lost_bookie_delay_s: int
+    ) -> None:
         self._path = path
+        self._copies = copies
+        self._lost_bookie_delay_s = lost_bookie_delay_s
         self._common: dict[str, Any] = {"metadata_url": metadata_url, "cluster_name": "m"}
         self._bookies: dict[int, bookie_process.BookieProcess] = {}
         self._volumes: dict[int, str] = {}
@@ -168,7 +190,7 @@ class Processes:
             bookie_id=f"{NAME}-bookie-{index}",
             port=port,
             http_port=http_port,
-            lost_bookie_delay_s=1,
+            lost_bookie_delay_s=self._lost_bookie_delay_s,
             open_ledger_grace_ms=500,
             write_cache_mb=4,
             **self._common,
@@ -199,7 +221,13 @@ class Processes:
 
     async def start_broker(self) -> None:
         port, http_port = free_ports(2)
-        settings = BrokerProcessSettings(port=port, http_port=http_port, **self._common)
+        settings = BrokerProcessSettings(
+            port=port,
+            http_port=http_port,
+            ensemble_size=self._copies,
+            write_quorum=self._copies,
+            **self._common,
+        )
         self._broker = await broker_process.start(settings)
 
     async def stop(self) -> None:
@@ -210,11 +238,15 @@ class Processes:
 
 
 @asynccontextmanager
-async def processes(path: Path, bookies: int) -> AsyncIterator[Processes]:
+async def processes(
+    path: Path, bookies: int, *, copies: int = 2, lost_bookie_delay_s: int = 1
+) -> AsyncIterator[Processes]:
+    """With as many `copies` as bookies, ledgers lack one for as long as a bookie is away; with less
+    they are made anew once it has been away for `lost_bookie_delay_s`."""
     async with AsyncExitStack() as opened:
         etcd = await asyncio.to_thread(start_etcd, path / "etcd")
         opened.callback(etcd.stop)
-        found = Processes(path, etcd.url)
+        found = Processes(path, etcd.url, copies=copies, lost_bookie_delay_s=lost_bookie_delay_s)
         opened.push_async_callback(found.stop)
         for index in range(bookies):
             await found.start_bookie(index)

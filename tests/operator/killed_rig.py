@@ -40,7 +40,7 @@ PACKAGE: Final = "magnetar_operator"
 RESYNC_S: Final = 15.0
 RESTS_S: Final = 1.2 * RESYNC_S
 LOOKS_S_MAX: Final = 240.0
-CALL_S_MAX: Final = 60.0
+CALL_S_MAX: Final = 150.0
 LEASE: Final = "magnetar-operator"
 DONE: Final = (200, 202, 204)
 

@@ -23,8 +23,9 @@ from magnetar_operator.settings import Settings
 
 PARTS: Final = ("magnetar_operator.resources.handlers",)
 RESYNC_S: Final = 1.0
-START_S: Final = 20.0
-WAIT_S: Final = 20.0
+START_S: Final = 60.0
+WAIT_S: Final = 60.0
+ANSWER_S: Final = 30.0
 POLL_S: Final = 0.05
 PATCHED_AT_ONCE: Final = 50
 
@@ -126,7 +127,7 @@ class Live:
     """Of the operator, where a test asks for it."""
 
     def __post_init__(self) -> None:
-        self.rest = httpx.Client(base_url=f"{self.url}/admin/v2", trust_env=False)
+        self.rest = httpx.Client(base_url=f"{self.url}/admin/v2", timeout=ANSWER_S, trust_env=False)
 
     def __enter__(self) -> "Live":
         return self
@@ -180,7 +181,14 @@ class Live:
 
     def delete(self, kind: str, name: str, *, wait: bool = True) -> None:
         where = f"{kind}.magnetar.io/{name}"
-        self.kubectl("delete", where, f"--wait={str(wait).lower()}", "--timeout=20s")
+        waits = (f"--wait={str(wait).lower()}", f"--timeout={WAIT_S:.0f}s")
+        self.kubectl("delete", where, *waits, timeout_s=WAIT_S + 10)
+
+    def gone(self, kind: str, name: str) -> None:
+        """Waits until it is, once somebody has deleted it."""
+        where = f"{kind}.magnetar.io/{name}"
+        waits = ("--for=delete", f"--timeout={WAIT_S:.0f}s")
+        self.kubectl("wait", *waits, where, timeout_s=WAIT_S + 10)
 
     def events(self, reason: str, name: str) -> list[str]:
         """What was told of a resource."""

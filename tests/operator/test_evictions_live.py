@@ -19,10 +19,10 @@ from tests.support.kube import SIMULATED_NODE, Tool
 from magnetar_operator.api_kinds import NODE, PDB, POD, Object
 from magnetar_operator.kube import KubeError
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(400)]
 
 REFUSED = "disruption budget"
-DRAIN_S = 90
+DRAIN_S = 180
 LEAVES, STAYS = "leaves", "stays"
 
 
@@ -82,6 +82,14 @@ async def is_evictable(on: Rig) -> bool:
     return bool(current and seen.get("disruptionsAllowed") == 1)
 
 
+async def is_shut(on: Rig) -> bool:
+    """Whether the budget lets none go, and the API server knows."""
+    budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
+    seen = budget.get("status", {})
+    current = seen.get("observedGeneration") == budget["metadata"]["generation"]
+    return bool(current and seen.get("disruptionsAllowed") == 0)
+
+
 @dataclass
 class Drained:
     """What the machines do while a node is drained; notes what was away when."""
@@ -124,12 +132,12 @@ class Drained:
 
 
 async def test_an_eviction_is_refused_while_ledgers_lack_copies(on: Rig, tmp_path: Path) -> None:
-    async with processes(tmp_path, 3) as found:
+    async with processes(tmp_path, 3, copies=3) as found:
         await complete(on, found)
         await asyncio.to_thread(publish, found.service_url, tmp_path)
         await found.stop_bookie(2)
         await on.until_condition("LedgersHealthy", "False")
-        await on.look()
+        await on.until("no leave to evict one", lambda: is_shut(on))
         uids = {one["metadata"]["uid"] for one in await bookies(on)}
         for index in range(3):
             refused = await evict(on, f"{NAME}-bookie-{index}")

@@ -30,14 +30,15 @@ from magnetar_operator.cluster.handlers import register
 from magnetar_operator.cluster.observe import KINDS
 from magnetar_operator.context import Context
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(1200)]
 
 SEED: Final = 5
 LIVES_MAX: Final = 12
 DEATHS_MAX: Final = 12
 """Of operators in one step of one life."""
 POLL_S: Final = 0.05
-REST_S_MAX: Final = 60.0
+REST_S_MAX: Final = 120.0
+ANSWER_S: Final = 30.0
 LEFT_OUT: Final = ("uid", "resourceVersion", "creationTimestamp", "generation", "managedFields")
 KEPT: Final = ("type", "status", "reason")
 UNDER_WAY: Final = ("requested", "copying", "proving")
@@ -82,14 +83,17 @@ class Setting:
         """All ledgers have their copies again after a bookie has gone."""
         waited = False
         async with asyncio.timeout(REST_S_MAX):
-            while not (await self._ask("ledgers/health"))["healthy"]:
+            while not (await self._ask("ledgers/health") or {}).get("healthy"):
                 waited = True
                 await asyncio.sleep(POLL_S)
         return waited
 
     async def _ask(self, what: str) -> Any:
-        async with httpx.AsyncClient(base_url=self.processes.admin_url, trust_env=False) as rest:
-            return (await rest.get(f"/admin/v2/magnetar/{what}")).json()
+        """None where the broker cannot say."""
+        url = self.processes.admin_url
+        async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S, trust_env=False) as rest:
+            answer = await rest.get(f"/admin/v2/magnetar/{what}")
+        return answer.json() if answer.status_code == 200 else None
 
     async def _settled(self) -> set[tuple[str, str, str]]:
         async with asyncio.timeout(REST_S_MAX):
@@ -124,7 +128,7 @@ class Setting:
         if any("deletionTimestamp" in one["metadata"] for one in found[POD]):
             return False
         drains = await self._ask("bookies/drains")
-        return not any(one["state"] in UNDER_WAY for one in drains)
+        return drains is not None and not any(one["state"] in UNDER_WAY for one in drains)
 
     # -- what people do ----------------------------------------------------------------------------
 
@@ -198,10 +202,11 @@ class Step:
         # A new clock for each step: ours runs ahead of the one by which bookies date their proofs.
         went = course(setting, FakeClock(), map(at_place, places))
         met, missed = places[: went.killed], places[went.killed : went.killed + 1]
-        # What was not come to, as it was done already, is the first of the next life.
+        # What was not come to, as it was done already, is the first of the next life. One that was
+        # the first and not come to is of another course of things, and keeps the others waiting.
         rest = self.left[len(met) + len(missed) :]
         RANDOM.shuffle(rest)
-        self.left = [*missed, *rest]
+        self.left = [*missed, *rest] if met else [*rest, *missed]
         where = f"{self.do.__name__}, killed at {met}"
         state = setting.state()
         for name in sorted({*state, *self.state}):

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tests.support.etcd import free_ports
 
 from magnetar_operator.api_kinds import SECRET
 from magnetar_operator.autoscale import certificates
@@ -38,6 +39,7 @@ DRAIN = {
     "backlogEntries": 3, "backlogBytes": 600, "wantedBytes": 600, "wantedBytesPerSecondIn": 0.0,
     "wantedBytesPerSecondOut": 10.0, "timeToDrainSeconds": 60.0,
 }  # fmt: skip
+ANSWER_S = 30.0
 PRESSURE = f"{ROOT}/v1beta1/namespaces/default/magnetar_drain_pressure_percent"
 
 
@@ -75,6 +77,11 @@ def front_proxy(directory: Path) -> tuple[str, tuple[str, str]]:
 
 
 @pytest.fixture
+def free_port() -> int:
+    return free_ports(1)[0]
+
+
+@pytest.fixture
 async def kube() -> AsyncIterator[KubeClient]:
     client = KubeClient.connect()
     yield client
@@ -82,7 +89,7 @@ async def kube() -> AsyncIterator[KubeClient]:
 
 
 async def test_only_the_aggregation_layer_may_ask(
-    kube: KubeClient, kube_namespace: str, tmp_path: Path, unused_tcp_port: int
+    kube: KubeClient, kube_namespace: str, tmp_path: Path, free_port: int
 ) -> None:
     authority, client_files = front_proxy(tmp_path)
     trust = {
@@ -100,7 +107,7 @@ async def test_only_the_aggregation_layer_may_ask(
         return "http://admin" if cluster == "demo" else None
 
     figures = Figures(admin_url, httpx.AsyncClient(transport=httpx.MockTransport(answer)))
-    place = Place(namespace=kube_namespace, host="127.0.0.1", port=unused_tcp_port)
+    place = Place(namespace=kube_namespace, host="127.0.0.1", port=free_port)
     server = MetricsServer(kube, application(figures), place, (kube_namespace, "authentication"))
     await server.prepare()
     task = asyncio.create_task(server.serve())
@@ -108,9 +115,9 @@ async def test_only_the_aggregation_layer_may_ask(
     trusting = ssl.create_default_context(cadata=kept.certificate.decode())
     proven = ssl.create_default_context(cadata=kept.certificate.decode())
     proven.load_cert_chain(*client_files)
-    url = f"https://localhost:{unused_tcp_port}"
+    url = f"https://localhost:{free_port}"
     named = {"sni_hostname": place.dns_names[0]}
-    async with httpx.AsyncClient(verify=proven, base_url=url) as aggregator:
+    async with httpx.AsyncClient(verify=proven, base_url=url, timeout=ANSWER_S) as aggregator:
         found = await _get(aggregator, f"{ROOT}/v1beta1", named)
         assert {one["name"] for one in found.json()["resources"]} == set(NAMES)
         query = "?labelSelector=cluster%3Ddemo%2CtimeToDrain%3D30"
@@ -120,17 +127,17 @@ async def test_only_the_aggregation_layer_may_ask(
         other = await _get(aggregator, PRESSURE + "?labelSelector=cluster%3Dx", named)
         assert (other.status_code, other.json()["reason"]) == (503, "ServiceUnavailable")
         assert (await _get(aggregator, "/openapi/v2", named)).status_code == 404
-    async with httpx.AsyncClient(verify=trusting, base_url=url) as anybody:
+    async with httpx.AsyncClient(verify=trusting, base_url=url, timeout=ANSWER_S) as anybody:
         with pytest.raises(httpx.TransportError):
             await anybody.get(PRESSURE, extensions=named)
     await server.stop()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, ANSWER_S)
     await figures.close()
 
 
 async def _get(client: httpx.AsyncClient, path: str, extensions: dict[str, str]) -> httpx.Response:
     """Once the server listens."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(ANSWER_S):
         while True:
             try:
                 return await client.get(path, extensions=extensions)
@@ -166,23 +173,21 @@ def context(settings: Settings, kube: KubeClient) -> Context:
 
 
 async def test_it_serves_as_a_part_of_the_operator(
-    kube: KubeClient, kube_namespace: str, unused_tcp_port: int
+    kube: KubeClient, kube_namespace: str, free_port: int
 ) -> None:
-    settings = Settings(
-        pod_namespace=kube_namespace, host="127.0.0.1", metrics_api_port=unused_tcp_port
-    )
+    settings = Settings(pod_namespace=kube_namespace, host="127.0.0.1", metrics_api_port=free_port)
     part = register(context(settings, kube))
     assert part is not None
-    async with part, asyncio.timeout(20):
+    async with part, asyncio.timeout(ANSWER_S):
         while True:
             with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+                _, writer = await asyncio.open_connection("127.0.0.1", free_port)
                 writer.close()
                 await writer.wait_closed()
                 break
             await asyncio.sleep(0.05)
     with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", unused_tcp_port)
+        await asyncio.open_connection("127.0.0.1", free_port)
     assert await kube.find(SECRET, "magnetar-operator-metrics-tls", kube_namespace)
     # Whom to trust is read by a role that Kubernetes has for it.
     reading = {("get", "", "configmaps"), ("get", "magnetar.io", "magnetarclusters")}

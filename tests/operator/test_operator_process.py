@@ -39,7 +39,7 @@ from magnetar_operator.leading import HOLD_S, LEASE_S, Leadership, NotLeading
 from magnetar_operator.rbac import CLUSTER_RULES, WATCH, missing, text
 from magnetar_operator.settings import Settings
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
 LEASE_NAME = "operator"
 
@@ -124,7 +124,7 @@ def operator_process(
         process.wait(20)
 
 
-async def until(what: str, holds: Callable[[], Any], wait_s: float = 45.0) -> Any:
+async def until(what: str, holds: Callable[[], Any], wait_s: float = 90.0) -> Any:
     deadline = time.monotonic() + wait_s
     while True:
         found = await holds()
@@ -165,7 +165,7 @@ async def test_two_operators_one_acts_and_the_other_goes_on_where_it_was_killed(
         assert {each["metadata"]["name"] for each in owned} == {f"{NAME}-etcd", f"{NAME}-bookie"}
         # A polite end gives the lease up and takes nothing away.
         waiting.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(waiting.wait, 30) == 0
+        assert await asyncio.to_thread(waiting.wait, 60) == 0
         assert await holder() == ""
         assert len(await on.kube.list(STATEFUL_SET, on.namespace)) == 2
 
@@ -199,13 +199,13 @@ async def harm(on: Rig) -> None:
     await on.kube.merge(NETWORK_POLICY, on.namespace, f"{NAME}-etcd", policy)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_reconcile_that_dies_at_any_request_is_taken_up(on: Rig, tmp_path: Path) -> None:
     """At its first request, its second, …, until it comes through."""
     dying = Dying.connect()
     async with processes(tmp_path, 3) as found:
         await on.apply(adminUrl=found.admin_url)
-        await on.until_condition("Ready", "True", 60)
+        await on.until_condition("Ready", "True")
         for number in range(1, 200):
             await harm(on)
             handler = ClusterHandler(
@@ -275,7 +275,7 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
     async with processes(tmp_path, 3) as found:
         everything["adminUrl"] = found.admin_url
         await on.apply(**everything)
-        await on.until_condition("Ready", "True", 60)
+        await on.until_condition("Ready", "True")
         on.unready = {f"{NAME}-bookie-2"}
         await on.apply(**{**everything, "image": "magnetar:next"})
 
@@ -292,7 +292,7 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
         assert brokers["spec"]["replicas"] == 3
         assert brokers["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:test"
         on.unready = set()
-        await on.until_condition("Upgrading", "False", 60)
+        await on.until_condition("Upgrading", "False")
         await found.follow(on)
         await on.annotate(**{"replace-volume": f"{NAME}-bookie-0"})
 
@@ -302,7 +302,7 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
             asked = "magnetar.io/replace-volume" in owner["metadata"].get("annotations", {})
             return not asked and "drain" not in owner["status"]
 
-        await on.until("a new volume", volume_is_new, 60)
+        await on.until("a new volume", volume_is_new)
         off = {"pdb": {"enabled": False}}
         await on.apply(
             adminUrl=found.admin_url,

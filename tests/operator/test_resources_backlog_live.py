@@ -16,12 +16,12 @@ from tests.support.rest_cluster import RestCluster
 from magnetar.managed_ledger.backlog_record import BacklogRecord, Behind, record_key
 from magnetar_operator.resources import analyses
 
-pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds")]
+pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(240)]
 
 TYPE: Final = "BacklogGrowing"
 NAMESPACE: Final = "public/default"
 TOPIC: Final = f"persistent://{NAMESPACE}/created"
-CALL_S_MAX: Final = 20.0
+CALL_S_MAX: Final = 60.0
 
 
 class Brokers:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client, config
-from tests.support.kube import Tool
+from tests.support.kube import Tool, wait_allowed
 
 from magnetar_operator.api_kinds import API_SERVICE, Object
 from magnetar_operator.autoscale.api import GROUP, VERSION
@@ -26,7 +26,7 @@ from magnetar_operator.rbac import RULES, granted, role_rules
 from magnetar_operator.settings import Settings
 from magnetar_operator.work import Work
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(180)]
 
 RBAC = "rbac.authorization.k8s.io"
 ACCOUNT = "operator"
@@ -68,6 +68,12 @@ async def bound(kubectl: Tool, kube_namespace: str) -> AsyncIterator[KubeClient]
     within = kubectl.within(kube_namespace)
     within("create", "serviceaccount", ACCOUNT)
     kubectl.apply(*roles(kube_namespace))
+    account = f"system:serviceaccount:{kube_namespace}:{ACCOUNT}"
+    wait_allowed(within, account, "create", "leases.coordination.k8s.io")
+    registration = f"apiservices.apiregistration.k8s.io/{API_SERVICE_NAME}"
+    wait_allowed(kubectl, account, "get", registration)
+    trust = "configmaps/extension-apiserver-authentication"
+    wait_allowed(kubectl.within("kube-system"), account, "get", trust)
     settings: Any = client.Configuration()
     config.load_kube_config(client_configuration=settings)
     settings.cert_file = settings.key_file = None

@@ -9,18 +9,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.operator.sparkjob_rig import LOOKS_MAX, SETTINGS, Rig, rig
+from tests.operator.sparkjob_rig import LOOKS_MAX, NIGHTLY, SETTINGS, Rig, rig
 
 from magnetar_operator.api_kinds import SPARK_JOB, Object
 from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.sparkjobs.handlers import SparkJobHandler
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(400)]
 
 AT_ONCE = 8
 NEVER = 1 << 30
-NIGHTLY = {"schedule": "0 3 * * *"}
 
 
 class Killed(BaseException):

@@ -17,7 +17,7 @@ from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.resources.admin_client import AdminClient
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
 BOOKIE = f"{NAME}-bookie-1"
 REQUEST = "replace_volume"
@@ -42,7 +42,7 @@ async def claims(on: Rig) -> dict[str, str]:
 
 async def health(found: Processes) -> dict[str, Any]:
     """The bookies that are registered."""
-    async with httpx.AsyncClient(timeout=10) as client:
+    async with httpx.AsyncClient(timeout=30) as client:
         answer = await client.get(f"{found.admin_url}/admin/v2/magnetar/ledgers/health")
     return {one["bookieId"]: one for one in answer.json()["bookies"]}
 

@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,9 +21,11 @@ from kubernetes import client, config
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CRDS: Final = ROOT / "crds"
-CALL_TIMEOUT_S: Final = 30.0
-PROBE_TIMEOUT_S: Final = 10
-ESTABLISHED_S_MAX: Final = 30
+CALL_TIMEOUT_S: Final = 60.0
+PROBE_TIMEOUT_S: Final = 30
+ESTABLISHED_S_MAX: Final = 60
+RIGHTS_S_MAX: Final = 60.0
+POLL_S: Final = 0.1
 SIMULATED_NODE: Final = "kwok.x-k8s.io/node"
 """The annotation of nodes that start nothing, though their pods turn Running."""
 TEST_LABEL: Final = "magnetar.io/test"
@@ -130,6 +133,14 @@ def capabilities() -> Capabilities:
     return Capabilities(
         True, False, f"{server}, no Ready node that runs containers: kube_node is deselected"
     )
+
+
+def wait_allowed(kubectl: Tool, account: str, *what: str) -> None:
+    """Waits until the API server knows of rights that were given a moment ago."""
+    deadline = time.monotonic() + RIGHTS_S_MAX
+    while (said := kubectl.run("auth", "can-i", f"--as={account}", *what)).stdout.strip() != "yes":
+        assert time.monotonic() < deadline, f"{account}, {' '.join(what)}: {said}"
+        time.sleep(POLL_S)
 
 
 def fresh_namespace(api: client.ApiClient) -> str:

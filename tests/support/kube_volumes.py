@@ -13,7 +13,7 @@ from tests.support.kube import Tool
 PROVISIONER: Final = "kubernetes.io/host-path"
 DIRECTORY: Final = "/tmp/hostpath_pv"  # noqa: S108 - where that provisioner makes them, always
 NAMESPACE: Final = "magnetar-test-volumes"
-READY_S_MAX: Final = 60
+READY_S_MAX: Final = 180
 
 PROGRAM: Final = f"""
 import pathlib, time

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import httpx
 
-REAL_S_MAX: Final = 30.0
+REAL_S_MAX: Final = 60.0
 TICK_S: Final = 1e-6
 
 Point = tuple[str, ...]

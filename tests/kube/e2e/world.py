@@ -6,9 +6,11 @@ REST is asked from a pod, not from here: so it works on any Kubernetes, and as a
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Final, TypeVar
 
 from tests.support.kube import Images, Tool, ToolError
@@ -103,6 +105,22 @@ class World:
             return ready if len(ready) == count == len(self.pods(component)) else None
 
         return self.eventually(f"{count} ready pods of {component}", look, timeout_s)
+
+    @contextmanager
+    def watched(self, kind: str, name: str, field: str) -> Iterator[Callable[[], list[str]]]:
+        """All that a field (of a jsonpath) has been in the meantime, however short."""
+        where = ("--namespace", self.kubectl.namespace, "get", kind, name, "--watch")
+        command = [self.kubectl.program, *where, "-o", f"jsonpath=[{field}]{{'\\n'}}"]
+
+        def told() -> list[str]:
+            return [line.strip()[1:-1] for line in Path(out.name).read_text().splitlines()]
+
+        with NamedTemporaryFile() as out, subprocess.Popen(command, stdout=out) as watch:
+            try:
+                self.eventually(f"the watch of {kind}/{name}", lambda: bool(told()))
+                yield told
+            finally:
+                watch.kill()
 
     def delete_pod(self, name: str, *, kill: bool = True) -> str:
         """Gone without a farewell; returns its uid, which no successor has."""
