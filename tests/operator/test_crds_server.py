@@ -328,7 +328,7 @@ def test_get_shows_what_a_person_wants(
     assert row.split()[:4] == ["one", "4", "5", "True"]
     assert "AsWanted" in within("get", "mtopic", "-o", "wide")
     assert len(within("get", CATEGORY, "--no-headers", "-o", "name").split()) == 2
-    within("wait", "mtopic/one", "--for=condition=Ready", "--timeout=5s")
+    within("wait", "mtopic/one", "--for=condition=Ready", "--timeout=30s")
 
 
 def test_brokers_are_scaled_as_a_deployment_is(

@@ -29,7 +29,7 @@ from magnetar_operator.kube import KubeClient
 from magnetar_operator.resources.handlers import register
 from magnetar_operator.settings import Settings
 
-pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(1500)]
 
 SEED: Final = 5
 KINDS: Final = (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)
