@@ -25,7 +25,7 @@ from magnetar_spark.log.settings import LogSettings
 NAMESPACE: Final = "public/backlogs"
 PREFIX: Final = f"persistent://{NAMESPACE}/"
 PARTITIONS: Final = 3
-RECEIVE_MS: Final = 20_000
+RECEIVE_MS: Final = 30_000
 DEAD_LETTERS: Final = 4
 
 
@@ -36,12 +36,12 @@ class Admin:
     url: str
 
     def get(self, path: str) -> Any:
-        answer = httpx.get(f"{self.url}/admin/v2/{path}", timeout=20)
+        answer = httpx.get(f"{self.url}/admin/v2/{path}", timeout=30)
         assert answer.is_success, f"{path}: {answer.status_code} {answer.text}"
         return answer.json()
 
     def call(self, method: str, path: str, body: object = None) -> None:
-        answer = httpx.request(method, f"{self.url}/admin/v2/{path}", json=body, timeout=20)
+        answer = httpx.request(method, f"{self.url}/admin/v2/{path}", json=body, timeout=30)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
 
     def stats(self, topic: str) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Admin:
     def analyzed(self, topic: str, subscription: str) -> dict[str, Any]:
         """What the broker finds when it reads the backlog itself."""
         path = f"{topic.replace('://', '/')}/subscription/{subscription}/analyzeBacklog"
-        answer = httpx.post(f"{self.url}/admin/v2/{path}", timeout=20)
+        answer = httpx.post(f"{self.url}/admin/v2/{path}", timeout=30)
         assert answer.is_success, answer.text
         found: dict[str, Any] = answer.json()
         return found
@@ -184,7 +184,7 @@ class World:
             )
         )
         options = {"batching_enabled": True, "batching_max_messages": 10}
-        delay = {"batching_max_publish_delay_ms": 10_000}
+        delay = {"batching_max_publish_delay_ms": 60_000}
         with closing(self.client.create_producer(topic, **options, **delay)) as producer:
             for number in range(100):
                 producer.send_async(f"{number}".encode(), lambda *_: None, partition_key="one")

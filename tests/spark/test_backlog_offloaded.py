@@ -91,7 +91,7 @@ def s3() -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
-    httpx.put(f"{url}/{BUCKET}").raise_for_status()
+    httpx.put(f"{url}/{BUCKET}", timeout=30).raise_for_status()
     before = os.environ.get("AWS_ENDPOINT_URL")
     os.environ["AWS_ENDPOINT_URL"] = url
     yield url

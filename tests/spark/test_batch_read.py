@@ -84,7 +84,9 @@ def publish_all_kinds(client: pulsar.Client, topic: str) -> int:
                     count += 1
                 producer.flush()
     with closing(
-        client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+        client.create_producer(
+            topic, batching_enabled=False, chunking_enabled=True, send_timeout_millis=120_000
+        )
     ) as producer:
         producer.send(b"0123456789abcdef" * (13 << 16))  # 13 MiB: three chunks
         count += 1

@@ -24,7 +24,7 @@ from magnetar_spark.jobs.compact.plan import part_bytes
 
 CHUNK_BYTES = 50
 LONG_AGO_MS = 1_000
-RECEIVE_MS = 15_000
+RECEIVE_MS = 30_000
 
 Sent = tuple[str, MessageMetadata, bytes]
 """A name for the test, and what is sent."""

@@ -19,7 +19,7 @@ from magnetar.offload.stores import StoreSpec, open_object_store
 from magnetar_spark.jobs.compact import swap
 
 PREFIX = "some/where"
-RECEIVE_MS = 15_000
+RECEIVE_MS = 30_000
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def test_written_served_replaced_and_deleted(
     assert messages(rig.artefact(topic)) == expected
     # The broker has nothing else to serve once the log is empty.
     rest = f"{brokers(cluster)[0].http_url}/admin/v2/{topic.replace('://', '/')}"
-    httpx.delete(f"{rest}/truncate").raise_for_status()
-    assert httpx.get(f"{rest}/internalStats").json()["numberOfEntries"] == 0
+    httpx.delete(f"{rest}/truncate", timeout=30).raise_for_status()
+    assert httpx.get(f"{rest}/internalStats", timeout=30).json()["numberOfEntries"] == 0
     with closing(
         client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
     ) as reader:
@@ -85,7 +85,7 @@ def test_written_served_replaced_and_deleted(
     second = rig.record(topic)
     assert second is not None
     assert objects(s3) == {f"{PREFIX}/{each.path}" for each in second.files}
-    httpx.delete(rest, params={"force": "true"}).raise_for_status()
+    httpx.delete(rest, params={"force": "true"}, timeout=30).raise_for_status()
     rig.compact("--namespace", "public/default", *there, capsys=capsys)  # what was not deleted yet
     assert objects(s3) == set()
     assert not rig.folder.exists()

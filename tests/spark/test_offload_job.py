@@ -39,7 +39,7 @@ def s3() -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     url = f"http://{host}:{port}"
-    httpx.put(f"{url}/cold").raise_for_status()
+    httpx.put(f"{url}/cold", timeout=30).raise_for_status()
     yield url
     server.stop()
 
@@ -161,7 +161,9 @@ def test_chunks_across_the_seam(
     """The first chunks in files, the last ones on bookies; and ranges that begin between."""
     sent: list[bytes] = []
     with closing(
-        client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+        client.create_producer(
+            topic, batching_enabled=False, chunking_enabled=True, send_timeout_millis=120_000
+        )
     ) as producer:
         for index in range(8):
             sent.append(bytes([65 + index]) * (11 << 20))

@@ -23,7 +23,7 @@ from magnetar.cluster.local.cluster import LocalCluster
 
 EARLIEST = pulsar.InitialPosition.Earliest
 EXCLUSIVE = pulsar.ConsumerType.Exclusive
-RECEIVE_MS = 15_000
+RECEIVE_MS = 30_000
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ class Admin:
     def ask(self, method: str, path: str) -> tuple[int, Any]:
         request = urllib.request.Request(self._url + path, method=method)  # noqa: S310
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
                 body = answer.read()
                 return answer.status, msgspec.json.decode(body) if body else None
         except urllib.error.HTTPError as error:

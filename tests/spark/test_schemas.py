@@ -117,7 +117,7 @@ def test_older_messages_have_the_columns_of_the_newest_version(
         definition = f'{{"type":"record","name":"R","fields":[{fields}]}}'
         body = {"type": "AVRO", "schema": definition, "properties": {}}
         path = topic.replace("persistent://", "schemas/")
-        httpx.post(f"{base}/{path}/schema", json=body).raise_for_status()
+        httpx.post(f"{base}/{path}/schema", json=body, timeout=30).raise_for_status()
         raw = AvroSchema(None, json.loads(definition))
         with closing(client.create_producer(topic, schema=raw)) as producer:
             producer.send({"a": int.from_bytes(data), **({"b": "x"} if "b" in fields else {})})
@@ -131,7 +131,7 @@ def upload(log: Log, topic: str, schema: schemas.Schema) -> None:
     base = f"{brokers(log.cluster)[0].http_url}/admin/v2"
     body = {"type": "PROTOBUF_NATIVE", "schema": schema.data.decode(), "properties": {}}
     path = topic.replace("persistent://", "schemas/")
-    httpx.post(f"{base}/{path}/schema", json=body).raise_for_status()
+    httpx.post(f"{base}/{path}/schema", json=body, timeout=30).raise_for_status()
 
 
 FIRST = native(

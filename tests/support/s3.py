@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from tests.support.cluster_processes import wait_for
+from tests.support.etcd import free_ports
 
-from magnetar.observe.listen import bind
 from magnetar.offload.stores import StoreSpec
 
 BUCKET: Final = "cold"
 START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 10.0
+STOP_TIMEOUT_S: Final = 30.0
 ENVIRONMENT: Final = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
@@ -27,8 +27,7 @@ ENVIRONMENT: Final = {
 @contextlib.contextmanager
 def running_s3(directory: Path) -> Iterator[StoreSpec]:
     """A bucket of a server that is up; credentials are in the environment meanwhile."""
-    with contextlib.closing(bind("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     before = dict(os.environ)
     os.environ.update(ENVIRONMENT)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
