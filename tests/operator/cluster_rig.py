@@ -34,6 +34,31 @@ POLL_S: Final = 0.1
 WAIT_S: Final = 60.0
 
 
+def is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def at_rest(sets: list[Object], pods: list[Object]) -> bool:
+    """Whether all pods are there and ready, and what the controllers say of them is of now."""
+    for one in sets:
+        status, wanted = one.get("status", {}), one["spec"]["replicas"]
+        component = one["metadata"]["labels"]["component"]
+        own = [
+            pod["metadata"] for pod in pods if pod["metadata"]["labels"]["component"] == component
+        ]
+        newest = status.get("updateRevision")  # only StatefulSets say it, and keep older pods
+        new = [
+            pod for pod in own if newest in (None, pod["labels"].get("controller-revision-hash"))
+        ]
+        told = [status.get(count, 0) for count in ("replicas", "readyReplicas", "updatedReplicas")]
+        if status.get("observedGeneration") != one["metadata"]["generation"]:
+            return False
+        if len(own) != wanted or told != [wanted, wanted, len(new)]:
+            return False
+    return all(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods)
+
+
 @dataclass
 class Rig:
     """One cluster in one namespace."""
@@ -89,9 +114,7 @@ class Rig:
         for pod in await self.kube.list(POD, self.namespace, labels={"cluster": NAME}):
             name = pod["metadata"]["name"]
             ready = name not in self.unready
-            conditions = pod.get("status", {}).get("conditions") or []
-            state = next((one["status"] for one in conditions if one["type"] == "Ready"), "False")
-            if (state == "True") == ready or "deletionTimestamp" in pod["metadata"]:
+            if is_ready(pod) == ready or "deletionTimestamp" in pod["metadata"]:
                 continue
             condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": now}
             body = {"status": {"phase": "Running", "conditions": [condition]}}
@@ -123,15 +146,11 @@ class Rig:
         await self.look()
 
     async def _controllers_rest(self) -> bool:
-        for kind in (STATEFUL_SET, DEPLOYMENT):
-            for one in await self.kube.list(kind, self.namespace, labels={"cluster": NAME}):
-                status, replicas = one.get("status", {}), one["spec"]["replicas"]
-                if status.get("observedGeneration") != one["metadata"]["generation"]:
-                    return False
-                counts = ("replicas", "readyReplicas", "updatedReplicas")
-                if any(status.get(count, 0) != replicas for count in counts):
-                    return False
-        return True
+        sets, deployments, pods = [
+            await self.kube.list(kind, self.namespace, labels={"cluster": NAME})
+            for kind in (STATEFUL_SET, DEPLOYMENT, POD)
+        ]
+        return at_rest([*sets, *deployments], pods)
 
     async def bookies(self) -> int:
         """That the StatefulSet wants."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 import pytest
 from kubernetes import client
-from tests.operator.cluster_rig import NAME, SETTINGS, Processes, Rig, processes, rig
+from tests.operator.cluster_rig import NAME, SETTINGS, Processes, Rig, at_rest, processes, rig
 from tests.operator.killed_rig import Aside, Course, aside, at_place, course
 from tests.operator.test_cluster_live import publish, read_all
 from tests.support.kube import delete_namespace, fresh_namespace
@@ -115,17 +115,7 @@ class Setting:
     async def _rests(self, found: dict[Kind, list[Object]]) -> bool:
         fourth = f"{NAME}-bookie-3" in {one["metadata"]["name"] for one in found[POD]}
         await self.processes.have_bookie(3, fourth)
-        for one in (*found[STATEFUL_SET], *found[DEPLOYMENT]):
-            status, replicas = one.get("status", {}), one["spec"]["replicas"]
-            generation = one["metadata"]["generation"]
-            if status.get("observedGeneration") != generation:
-                return False
-            if (status.get("replicas", 0), status.get("readyReplicas", 0)) != (replicas, replicas):
-                return False
-        for one in found[DEPLOYMENT]:
-            if one["status"].get("updatedReplicas", 0) != one["spec"]["replicas"]:
-                return False
-        if any("deletionTimestamp" in one["metadata"] for one in found[POD]):
+        if not at_rest([*found[STATEFUL_SET], *found[DEPLOYMENT]], found[POD]):
             return False
         drains = await self._ask("bookies/drains")
         return drains is not None and not any(one["state"] in UNDER_WAY for one in drains)
