@@ -23,7 +23,7 @@ def _judged(result: Result, seed: int) -> None:
     assert result.felt, "no fault was done"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 async def test_nothing_is_lost_in_half_a_minute_of_faults(tmp_path: Path) -> None:
     seed = _seed()
     result = await run(

@@ -25,6 +25,7 @@ TOPIC = "persistent://public/default/fuzzed"
 TOPICS = 50
 IDS = (0, 1, 2)
 SHARED = 1
+STORED_S_MAX = 20.0
 
 
 async def _attack(port: int, frames: Iterator[bytes]) -> int:
@@ -79,7 +80,10 @@ async def _campaign(seed: int, frames: int, caplog: pytest.LogCaptureFixture) ->
         stop.set()
         assert await witness > 0
         assert sum(survived) > 0, "every connection was closed: no session was tried in depth"
-        assert service.budget.pending_bytes == 0
+        async with asyncio.timeout(STORED_S_MAX):
+            # What was sent before a frame that ended its connection is still being stored.
+            while service.budget.pending_bytes:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.001)
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert not errors, f"seed {seed}: {errors[0].getMessage()}\n{errors[0].exc_text}"
 
