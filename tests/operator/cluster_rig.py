@@ -32,6 +32,7 @@ SETTINGS: Final = Settings(image="magnetar:test", etcd_image="etcd:test")
 NOWHERE: Final = {"magnetar.io/nowhere": "true"}
 POLL_S: Final = 0.1
 WAIT_S: Final = 60.0
+SESSION_MS: Final = 60_000
 
 
 def is_ready(pod: Object) -> bool:
@@ -184,7 +185,12 @@ class Processes:
         self._path = path
         self._copies = copies
         self._lost_bookie_delay_s = lost_bookie_delay_s
-        self._common: dict[str, Any] = {"metadata_url": metadata_url, "cluster_name": "m"}
+        # Nobody is taken for dead whose process, which is the test's, could not run for a while.
+        self._common: dict[str, Any] = {
+            "metadata_url": metadata_url,
+            "cluster_name": "m",
+            "session_timeout_ms": SESSION_MS,
+        }
         self._bookies: dict[int, bookie_process.BookieProcess] = {}
         self._volumes: dict[int, str] = {}
         self._broker: broker_process.BrokerProcess | None = None
