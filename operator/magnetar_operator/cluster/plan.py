@@ -221,7 +221,7 @@ class _Planner:
         if stored is None:
             self._apply(manifest)
             return
-        pending = bool(bookies.stale or bookies.unknown) or any(
+        pending = bookies.under_way or any(
             isinstance(one, Apply) and one.manifest["kind"] == STATEFUL_SET.kind
             for one in self._plan.actions
         )
@@ -234,6 +234,7 @@ class _Planner:
             return
         self._wanted.add((DEPLOYMENT.kind, name))
         self._wait(f"{name} is upgraded after the bookies")
+        self._plan.look_again(rolling.LOOK_S)
         replicas = manifest["spec"]["replicas"]
         if stored["spec"].get("replicas") != replicas:
             before = stored["spec"].get("replicas")

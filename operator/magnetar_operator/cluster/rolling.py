@@ -25,9 +25,16 @@ class Rolling:
     """In an older form than the newest."""
     unknown: bool = False
     """Which form is the newest is not known yet: the set's controller has not looked."""
+    coming: bool = False
+    """A pod ends, or is on its way: not there yet, or not ready, with nothing said against it."""
     replace: ReplacePod | None = None
     waits: str = ""
     again_s: float | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether what is to come after this has to wait."""
+        return bool(self.stale or self.unknown or self.coming)
 
 
 def decide(
@@ -49,6 +56,9 @@ def decide(
     if not newest or status.get("observedGeneration", 0) < stored["metadata"].get("generation", 0):
         return Rolling(unknown=True, again_s=LOOK_S)
     found = Rolling([one for one in pods if one.revision != newest and not one.going])
+    found.coming = len(pods) < stored["spec"].get("replicas", 0) or any(
+        one.going or not (one.ready or one.trouble) for one in pods
+    )
     if not found.stale:
         return found
     found.again_s = LOOK_S
