@@ -1,6 +1,7 @@
 """The planner of clusters: it converges, never takes two bookies, never one without a proof."""
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from magnetar_operator.api_kinds import DEPLOYMENT, STATEFUL_SET
 from magnetar_operator.cluster.actions import Apply, BeginDrain, ReplacePod
 from magnetar_operator.cluster.compare import amount, differences
 from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
+from magnetar_operator.cluster.plan import Plan
 
 
 def made(**spec: Any) -> World:
@@ -156,6 +158,31 @@ def test_an_upgrade_goes_bookie_by_bookie_then_brokers() -> None:
     assert restarted == ["c-bookie-2", "c-bookie-1", "c-bookie-0"]
     assert brokers_at > 0
     assert not world.plan().actions
+
+
+def rolls_brokers(found: Plan) -> bool:
+    manifests = [one.manifest for one in found.actions if isinstance(one, Apply)]
+    return any(
+        (one["kind"], one["metadata"]["name"]) == (DEPLOYMENT.kind, "c-broker") for one in manifests
+    )
+
+
+def test_brokers_wait_for_a_bookie_that_is_on_its_way_not_for_one_that_cannot_start() -> None:
+    world = made()
+    respec(world, broker={"config": {"x_y": "1"}})
+    assert rolls_brokers(world.plan())
+    pod = world.pods["c-bookie-0"]
+    for away in (replace(pod, going=True), replace(pod, ready=False), None):
+        world.pods.pop("c-bookie-0")
+        if away is not None:
+            world.pods["c-bookie-0"] = away
+        found = world.plan()
+        assert not rolls_brokers(found)
+        assert "c-broker is upgraded after the bookies" in found.waits
+        assert found.again_s is not None
+        world.pods["c-bookie-0"] = pod
+    world.pods["c-bookie-0"] = replace(pod, ready=False, trouble="CrashLoopBackOff")
+    assert rolls_brokers(world.plan())
 
 
 def test_an_upgrade_waits_until_it_is_known_which_pods_are_old() -> None:
