@@ -93,6 +93,11 @@ chaos: $(DEV_STAMP) etcd ## official clients on a cluster under faults, 20 minut
 	@$(call took,brokers, bookies and etcd killed, paused and cut off at random)
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: soak
+soak: $(DEV_STAMP) ## an hour of clients that come and go; the server's memory, judged and drawn (ARGS="--minutes 5")
+	@$(call took,connect$(comma) produce$(comma) consume$(comma) unsubscribe$(comma) disconnect)
+	$(BIN)/python -m tests.soak $(ARGS)
+
 .PHONY: fuzz
 fuzz: $(DEV_STAMP) ## the long fuzz campaign: a million frames and more
 	@$(call took,mutated frames against the wire and the sessions)

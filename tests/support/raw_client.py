@@ -209,6 +209,11 @@ class RawClient(asyncio.Protocol):
         command = pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits)
         self.write(encode_command(CommandType.FLOW, command))
 
+    def write_redelivery(self, consumer_id: int) -> None:
+        """Asks for everything that the consumer holds unacknowledged to be sent again."""
+        command = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=consumer_id)
+        self.write(encode_command(CommandType.REDELIVER_UNACKNOWLEDGED_MESSAGES, command))
+
     async def receive(self, consumer_id: int) -> Received:
         return await asyncio.wait_for(self.messages[consumer_id].get(), ANSWER_TIMEOUT_S)
 

@@ -306,7 +306,6 @@ class TopicRegistry:
         if self._open.get(full) is not topic:
             return  # somebody else closes it
         del self._open[full]
-        collecting.let_go(1, len(self._open))
         self._leaving.add(full)
         try:
             await topic.close()
@@ -316,6 +315,7 @@ class TopicRegistry:
             log.exception("topic not closed in order", topic=full)
         finally:
             self._leaving.discard(full)
+            collecting.closed(topic)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Deletes the topic with its data and cursors; raises PreconditionFailed while in use.
@@ -405,7 +405,7 @@ class TopicRegistry:
                 self._open.pop(full, None)
                 self._drained.pop(full, None)
                 topic.abandon()
-                collecting.let_go(1, len(self._open))
+                collecting.closed(topic)
 
     async def drain(self, bundle: Bundle) -> None:
         """Those of the bundle are closed, all known is durable; clients are not told yet."""
@@ -441,8 +441,9 @@ class TopicRegistry:
         """Clients of those that were drained are told, with the new owner where it is known."""
         gone = [full for full, topic in self._drained.items() if inside(topic)]
         for full in gone:
-            self._drained.pop(full).dismiss(destination)
-        collecting.let_go(len(gone), len(self._open))
+            topic = self._drained.pop(full)
+            topic.dismiss(destination)
+            collecting.closed(topic)
 
     def loads(self, inside: Inside) -> list[TopicLoad]:
         """The topics inside, with what they move."""

@@ -45,6 +45,13 @@ class ActiveNews:
         if timer is not None:
             timer.cancel()
 
+    def close(self) -> None:
+        """Cancels what was to be sent. No call may follow."""
+        for timer in self._unheard.values():
+            timer.cancel()
+        self._unheard.clear()
+        self._is_active = _unknown
+
     def changed(self, consumers: Iterable[Consumer]) -> None:
         """Tells those that can hear it; the others will be told what holds then."""
         for consumer in consumers:
@@ -56,3 +63,8 @@ class ActiveNews:
         if active is None:
             return
         consumer.sink.active_consumer_change(consumer.spec.consumer_id, active=active)
+
+
+def _unknown(_consumer: Consumer) -> bool | None:
+    """Stands for `is_active` once the dispatcher is closed."""
+    return None

@@ -57,9 +57,7 @@ class Dispatcher(ABC):
         self.limits = context.limits
         self.clock = context.clock
         self.consumers: list[Consumer] = []
-        self.reader = EntryReader(
-            context.ledger, context.cursor, context.tasks, context.limits, self.dispatch
-        )
+        self.reader = EntryReader(context.ledger, context.cursor, context.tasks, context.limits)
         self.resting = False
         """While it is set, nothing is handed over."""
         self.throttle: DispatchThrottle | None = None
@@ -176,7 +174,11 @@ class Dispatcher(ABC):
                     consumer.sink.end_of_topic(consumer.spec.consumer_id)
 
     def close(self) -> None:
-        """Stops reading. The consumers are the subscription's to disconnect."""
+        """Stops reading, for good. The subscription disconnects the consumers.
+
+        Drops every reference from a part back to the dispatcher: what is closed must be freed
+        without the garbage collector (`core.collecting`).
+        """
         self.reader.close()
 
     def consumer_stats(self, consumer: Consumer) -> ConsumerStats:

@@ -30,9 +30,7 @@ class MultipleConsumersDispatcher(Dispatcher):
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
         self.counts = RedeliveryCounts()
-        self.replays = ReplayReader(
-            context.ledger, context.cursor, context.tasks, context.limits, self._replays_read
-        )
+        self.replays = ReplayReader(context.ledger, context.cursor, context.tasks, context.limits)
         self.unacked = 0
         self.blocked = False
 
@@ -66,7 +64,8 @@ class MultipleConsumersDispatcher(Dispatcher):
         first = not self.consumers
         self.consumers.append(consumer)
         if first:
-            self.reader.open()
+            self.reader.open(self.dispatch)
+            self.replays.open(self._replays_read)
             self.rewind()
         self._joined()
         self.dispatch()
@@ -96,7 +95,7 @@ class MultipleConsumersDispatcher(Dispatcher):
 
     def _emptied(self) -> None:
         self._clear_replay()
-        self.replays.clear()
+        self.replays.close()
         self.counts.clear()
         self.unacked = 0
         self.blocked = False
@@ -106,7 +105,7 @@ class MultipleConsumersDispatcher(Dispatcher):
         return self.consumers == [consumer]
 
     def close(self) -> None:
-        self.replays.clear()
+        self.replays.close()
         super().close()
 
     # -- acknowledgement

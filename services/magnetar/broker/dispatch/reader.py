@@ -1,7 +1,9 @@
 """Reads a subscription's entries in order: from the cache at once, from storage by one owned task.
 
 A dispatcher calls `take`; what it returns is the dispatcher's to deliver, and the read position has
-moved past it. An empty list means "not now": `on_ready` is called once there may be something.
+moved past it. An empty list means "not now": `on_ready` is called once there may be something. A
+reader knows its dispatcher (`on_ready`) only while it is open, so that a closed pair is freed at
+once instead of waiting for the garbage collector.
 
 - Tailing: the managed ledger's cache answers synchronously; an append wakes the dispatcher through
   the append listener. No task, no await.
@@ -74,14 +76,13 @@ class EntryReader:
         cursor: Cursor,
         tasks: TaskSet,
         limits: SubscriptionLimits,
-        on_ready: Callable[[], None],
     ) -> None:
         self.source: EntryLog = ledger
         """Where entries are read from; for `read_compacted` another than the log itself."""
         self._cursor = cursor
         self._tasks = tasks
         self._limits = limits
-        self._on_ready = on_ready
+        self._on_ready: Callable[[], None] = _closed
         self._buffer: list[Entry] = []
         self._read_entries = limits.read_entries_min
         self._task: asyncio.Task[None] | None = None
@@ -107,10 +108,11 @@ class EntryReader:
             and self._cursor.read_position > self.source.last_confirmed
         )
 
-    def open(self) -> None:
+    def open(self, on_ready: Callable[[], None]) -> None:
         """Starts listening for appends. Idempotent."""
         if not self._open:
             self._open = True
+            self._on_ready = on_ready
             self.source.add_append_listener(self._on_ready)
 
     def close(self) -> None:
@@ -118,6 +120,7 @@ class EntryReader:
         if self._open:
             self._open = False
             self.source.remove_append_listener(self._on_ready)
+            self._on_ready = _closed
         self._drop()
 
     def rewind(self, position: Position) -> None:
@@ -229,3 +232,7 @@ class EntryReader:
         if self._task is not None:
             task, self._task = self._task, None
             task.cancel()
+
+
+def _closed() -> None:
+    """Stands for `on_ready` while the reader is closed."""

@@ -50,18 +50,17 @@ class ReplayReader:
         cursor: Cursor,
         tasks: TaskSet,
         limits: SubscriptionLimits,
-        on_ready: OnReady,
     ) -> None:
         self._ledger = ledger
         self._cursor = cursor
         self._tasks = tasks
         self._limits = limits
-        self._on_ready = on_ready
+        self._on_ready: OnReady = _closed
         self._wanted: dict[PositionPair, bool] = {}  # value: whether it is due to be read
         self._ready: dict[PositionPair, Entry] = {}
         self._ready_bytes = 0
         self._task: asyncio.Task[None] | None = None
-        self._timers: set[asyncio.TimerHandle] = set()
+        self._timers: dict[PositionPair, asyncio.TimerHandle] = {}
         self.failures: dict[PositionPair, ReadFailure] = {}
 
     def __len__(self) -> int:
@@ -107,13 +106,18 @@ class ReplayReader:
         for known in [each for each in (*self._wanted, *self._ready) if each <= position]:
             self.forget(known)
 
-    def clear(self) -> None:
-        """Forgets all and stops reading."""
+    def open(self, on_ready: OnReady) -> None:
+        """Reports to `on_ready` from now on, until `close`."""
+        self._on_ready = on_ready
+
+    def close(self) -> None:
+        """Forgets all, stops reading and drops `on_ready`. Idempotent; `open` may follow."""
+        self._on_ready = _closed
         self._wanted.clear()
         self._ready.clear()
         self._ready_bytes = 0
         self.failures.clear()
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         if self._task is not None:
@@ -189,14 +193,16 @@ class ReplayReader:
         return False
 
     def _retry_in(self, position: PositionPair, delay_s: float) -> None:
-        def due() -> None:
-            self._timers.discard(timer)
-            if position in self._wanted:
-                self._wanted[position] = True
-                self._start()
+        if (former := self._timers.pop(position, None)) is not None:
+            former.cancel()
+        loop = asyncio.get_running_loop()
+        self._timers[position] = loop.call_later(delay_s, self._due, position)
 
-        timer = asyncio.get_running_loop().call_later(delay_s, due)
-        self._timers.add(timer)
+    def _due(self, position: PositionPair) -> None:
+        self._timers.pop(position, None)
+        if position in self._wanted:
+            self._wanted[position] = True
+            self._start()
 
 
 def adjacent_run(ascending: Sequence[PositionPair]) -> tuple[PositionPair, int]:
@@ -206,3 +212,7 @@ def adjacent_run(ascending: Sequence[PositionPair]) -> tuple[PositionPair, int]:
     while count < len(ascending) and ascending[count] == (ledger_id, entry_id + count):
         count += 1
     return (ledger_id, entry_id), count
+
+
+def _closed(_positions: Sequence[PositionPair]) -> None:
+    """Stands for `on_ready` while the reader is closed."""

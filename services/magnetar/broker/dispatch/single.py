@@ -75,7 +75,7 @@ class SingleActiveDispatcher(Dispatcher):
         if self.active is None:
             return
         self.reader.source = self.active.compacted or self.ledger
-        self.reader.open()
+        self.reader.open(self.dispatch)
         self.rewind()
         self._tell_active()
         self.dispatch()
@@ -226,6 +226,10 @@ class FailoverDispatcher(SingleActiveDispatcher):
     def remove_consumer(self, consumer: Consumer) -> None:
         self._news.left(consumer)
         super().remove_consumer(consumer)
+
+    def close(self) -> None:
+        self._news.close()
+        super().close()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         self._news.hears(consumer)

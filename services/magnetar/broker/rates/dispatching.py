@@ -100,10 +100,11 @@ class DispatchThrottle:
         stats.dispatch_throttled_bytes_events_by_topic_limit = self.by_topic.bytes
 
     def close(self) -> None:
-        """Nobody is to be woken any more."""
+        """Leaves the line of every limiter and drops the callback into the subscription."""
         for limiter in (self.own, self.topic):
             if limiter is not None:
                 limiter.forget(self._wake)
+        self._wake = _closed
 
     def _is_free(self) -> bool:
         return not self.tailing and self._cursor.backlog < BACKLOG_ENTRIES_MIN
@@ -113,3 +114,7 @@ def _average(before: float, now: float) -> float:
     if not before:
         return max(1.0, now)
     return max(1.0, before + (now - before) * AVERAGE_WEIGHT)
+
+
+def _closed() -> None:
+    """Stands for `wake` once the subscription is closed."""

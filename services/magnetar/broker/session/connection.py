@@ -92,6 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._out.clear()
         self._session.lost(exc)
+        self._transport = None
 
     def pause_writing(self) -> None:
         self.writable = False

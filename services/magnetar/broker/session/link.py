@@ -50,8 +50,38 @@ class Wire(Protocol):
     def close(self) -> None: ...
 
 
+class Disconnected:
+    """The wire of a lost connection: every call is harmless.
+
+    It takes the place of the connection in whatever outlives it (a consumer, a command under way),
+    so that these do not keep the connection and its buffers.
+    """
+
+    closed = True
+    writable = False
+    heard = False
+
+    def send(self, frame: bytes) -> None:
+        """Drops the frame."""
+
+    def send_parts(self, parts: list[bytes]) -> None:
+        """Drops the frames."""
+
+    def pause_reading(self) -> None:
+        """Nothing is read any more."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read any more."""
+
+    def close(self) -> None:
+        """It is closed."""
+
+
+DISCONNECTED: Final = Disconnected()
+
+
 class Link:
-    """See the module's text."""
+    """One client, as topics and subscriptions know it (`ProducerSink`, `ConsumerSink`)."""
 
     __slots__ = (
         "_budget",
@@ -292,6 +322,7 @@ class Link:
         self._wire.close()
 
     def lost(self) -> None:
-        """The connection is gone: nobody waits for its pong any more."""
+        """Drops the lost connection, and ends the wait for its PONG."""
+        self._wire = DISCONNECTED
         if self._pong is not None:
             self._pong.set()

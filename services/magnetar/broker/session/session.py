@@ -11,10 +11,17 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.session.attaching import Attaching, Key
-from magnetar.broker.session.link import SERVER_REQUEST_ID, Link, Wire
+from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.producer import Producer
-from magnetar.core.errors import MagnetarError, ServerError, ServiceNotReady, TooManyRequests
+from magnetar.core.collecting import collecting
+from magnetar.core.errors import (
+    MagnetarError,
+    ServerError,
+    ServiceNotReady,
+    TooManyRequests,
+    drop_frames,
+)
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.wire.commands import CommandType
@@ -39,9 +46,10 @@ BEFORE_CONNECT: Final = BROKER_ACCEPTS[State.CONNECTING]
 
 
 class Session:
-    """See the module's text."""
+    """What one connection's client has here: producers, consumers, watchers, pending commands."""
 
     __slots__ = (
+        "__weakref__",
         "_handlers",
         "closed_producers",
         "connected",
@@ -125,6 +133,7 @@ class Session:
     def lost(self, error: Exception | None) -> None:
         """The connection is gone: detach everything that it had."""
         self.link.lost()
+        self.wire = DISCONNECTED
         self.service.budget.forget(self.link)
         self.service.session_lost(self)
         for producer, topic in self.producers.values():
@@ -138,6 +147,7 @@ class Session:
             watcher.close()
         self.watchers.clear()
         self.service.tasks.start(self.tasks.stop(), "end-session")
+        collecting.closed(self)
 
     # -- the hot path ----------------------------------------------------------------------
 
@@ -202,6 +212,7 @@ class Session:
             waiting = handler(self, message)
         except MagnetarError as error:
             self.link.error(request_id, error)
+            drop_frames(error)
             return
         except ProtocolError:
             raise
@@ -223,8 +234,10 @@ class Session:
             await waiting
         except MagnetarError as error:
             self.link.error(request_id, error)
-        except TimeoutError:
+            drop_frames(error)
+        except TimeoutError as error:
             self.link.error(request_id, ServiceNotReady("The request timed out, please retry"))
+            drop_frames(error)
         except Exception as error:
             log.exception("command failed", peer=self.link.address)
             self._internal_error(request_id, error)

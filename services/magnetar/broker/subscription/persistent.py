@@ -28,6 +28,7 @@ from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
 from magnetar.broker.topic.counters import RATE_PERIOD_S
+from magnetar.core.collecting import collecting
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
@@ -61,6 +62,7 @@ class PersistentSubscription:
     """See the module."""
 
     __slots__ = (
+        "__weakref__",
         "_context",
         "_expired_before",
         "_gone",
@@ -353,7 +355,7 @@ class PersistentSubscription:
     def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
         """Checks that `consumer` may delete the subscription, and disconnects everyone.
 
-        Deleting the cursor is the topic's to do next.
+        The topic deletes the cursor next.
         """
         dispatcher = self.dispatcher
         if not force and (dispatcher is None or not dispatcher.can_unsubscribe(consumer)):
@@ -375,10 +377,6 @@ class PersistentSubscription:
             self.dispatcher.resting = False
             self.dispatcher.dispatch()
 
-    async def close(self) -> None:
-        """See `end`."""
-        self.end()
-
     def end(self, destination: BrokerRecord | None = None) -> None:
         """Disconnects all consumers; they look the topic up again, or go to `destination`.
 
@@ -390,6 +388,7 @@ class PersistentSubscription:
             self.dispatcher.close()
         if self.throttle is not None:
             self.throttle.close()
+        collecting.closed(self)
 
     def topic_terminated(self) -> None:
         """The topic takes no more messages: drained consumers are told."""

@@ -73,7 +73,7 @@ def dispatch_rate(value: Mapping[str, Any] | None) -> Rate:
 class GovernedTopic(ABC):
     """See the module's text. What both kinds of topics have."""
 
-    __slots__ = ("_context", "_subscribe_rate", "gate", "limits")
+    __slots__ = ("__weakref__", "_context", "_subscribe_rate", "gate", "limits")
 
     name: TopicName
     full_name: str

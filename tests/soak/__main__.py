@@ -1,0 +1,91 @@
+"""`make soak`: a standalone under churn for an hour; its memory is sampled, judged and drawn.
+
+Each round connects a client, attaches producers, consumers and readers of all types over many
+topics, and disconnects (`tests.support.churn`). The exit code is 1 if memory grew after the
+warm-up, or if a round failed. `soak.svg` and `soak.jsonl` go to --output.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from tests.soak.memory import Sample, judge, write_picture
+from tests.support.churn import churn_round
+from tests.support.server_process import ServerProcess
+
+SAMPLE_EVERY_S: Final = 5.0
+PROGRESS_EVERY: Final = 12
+"""Samples between two lines of progress."""
+
+
+async def _churn(server: ServerProcess, numbers: Iterator[int], done: list[int], topics: int,
+                 pause_s: float) -> None:  # fmt: skip
+    while True:
+        began = time.monotonic()
+        await churn_round(server.host, server.port, next(numbers), topics)
+        done[0] += 1
+        await asyncio.sleep(max(0.0, pause_s - (time.monotonic() - began)))
+
+
+async def _soak(server: ServerProcess, options: argparse.Namespace) -> list[Sample]:
+    samples: list[Sample] = []
+    numbers, done = itertools.count(), [0]
+    pause_s = options.clients / options.rate if options.rate else 0.0
+    began = time.monotonic()
+    with (options.output / "soak.jsonl").open("w") as lines:
+        async with asyncio.TaskGroup() as group:
+            clients = [
+                group.create_task(_churn(server, numbers, done, options.topics, pause_s))
+                for _ in range(options.clients)
+            ]
+            while (at_s := time.monotonic() - began) < options.minutes * 60:
+                sample = Sample(at_s, server.resident_bytes() / (1 << 20), done[0])
+                samples.append(sample)
+                print(json.dumps(asdict(sample)), file=lines, flush=True)
+                if len(samples) % PROGRESS_EVERY == 1:
+                    print(
+                        f"{at_s / 60:5.1f} min  {sample.resident_mib:7.1f} MiB  "
+                        f"{sample.rounds:8,} rounds",
+                        flush=True,
+                    )
+                await asyncio.sleep(SAMPLE_EVERY_S)
+            for client in clients:
+                client.cancel()
+    return samples
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make soak ARGS=...", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--topics", type=int, default=500)
+    parser.add_argument("--clients", type=int, default=8, help="rounds under way at once")
+    parser.add_argument("--rate", type=float, default=0.0, help="rounds per second; 0: flat out")
+    parser.add_argument("--output", type=Path, default=Path("soak"))
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = stack.enter_context(
+            ServerProcess(root, environment={"MAGNETAR_FAILOVER_DELAY_MS": "0"})
+        )
+        samples = asyncio.run(_soak(server, options))
+    verdict = judge(samples)
+    picture = options.output / "soak.svg"
+    write_picture(samples, picture, f"magnetar standalone, {options.topics} topics under churn")
+    print(
+        f"{verdict.before_mib:.1f} MiB after the warm-up, {verdict.after_mib:.1f} MiB at the end: "
+        f"{verdict.bytes_per_round:.0f} bytes a round over {verdict.rounds:,} rounds; {picture}"
+    )
+    return 0 if verdict.flat else 1
+
+
+sys.exit(main())

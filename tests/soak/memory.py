@@ -1,0 +1,87 @@
+"""The memory of a server over time: samples, their verdict, and their picture."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WARM_UP_SHARE: Final = 1 / 3
+"""Of the run: caches fill and every topic is opened for the first time."""
+GROWTH_MAX_SHARE: Final = 0.10
+"""What the median of the last tenth may be above that of the first tenth after the warm-up."""
+WIDTH_PX: Final = 960
+HEIGHT_PX: Final = 360
+MARGIN_PX: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at the server."""
+
+    at_s: float
+    resident_mib: float
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether memory stayed flat after the warm-up."""
+
+    before_mib: float
+    after_mib: float
+    rounds: int
+
+    @property
+    def bytes_per_round(self) -> float:
+        return (self.after_mib - self.before_mib) * (1 << 20) / max(self.rounds, 1)
+
+    @property
+    def flat(self) -> bool:
+        return self.after_mib <= self.before_mib * (1 + GROWTH_MAX_SHARE)
+
+
+def judge(samples: list[Sample]) -> Verdict:
+    """Compares both ends of what follows the warm-up; needs some thirty samples."""
+    steady = samples[int(len(samples) * WARM_UP_SHARE) :]
+    tenth = max(len(steady) // 10, 1)
+    first, last = steady[:tenth], steady[-tenth:]
+    return Verdict(_median(first), _median(last), last[-1].rounds - first[0].rounds)
+
+
+def _median(samples: list[Sample]) -> float:
+    return sorted(each.resident_mib for each in samples)[len(samples) // 2]
+
+
+def write_picture(samples: list[Sample], path: Path, title: str) -> None:
+    """An SVG: resident memory in MiB over minutes, with the rounds that were done."""
+    width, height = WIDTH_PX - 2 * MARGIN_PX, HEIGHT_PX - 2 * MARGIN_PX
+    end_s = max(samples[-1].at_s, 1.0)
+    top_mib = max(each.resident_mib for each in samples) * 1.1
+    points = " ".join(
+        f"{MARGIN_PX + each.at_s / end_s * width:.1f},"
+        f"{HEIGHT_PX - MARGIN_PX - each.resident_mib / top_mib * height:.1f}"
+        for each in samples
+    )
+    labels = [
+        _text(MARGIN_PX, MARGIN_PX / 2, title),
+        _text(MARGIN_PX, MARGIN_PX - 6, f"{top_mib:.0f} MiB resident"),
+        _text(MARGIN_PX, HEIGHT_PX - MARGIN_PX / 2, "0 min"),
+        _text(
+            WIDTH_PX - MARGIN_PX * 3,
+            HEIGHT_PX - MARGIN_PX / 2,
+            f"{end_s / 60:.0f} min, {samples[-1].rounds:,} rounds",
+        ),
+    ]
+    bottom = HEIGHT_PX - MARGIN_PX
+    path.write_text(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH_PX} {HEIGHT_PX}">'
+        '<rect width="100%" height="100%" fill="white"/>'
+        f'<path d="M{MARGIN_PX},{MARGIN_PX} V{bottom} H{WIDTH_PX - MARGIN_PX}" '
+        'fill="none" stroke="#888"/>'
+        f'<polyline points="{points}" fill="none" stroke="#2060c0" stroke-width="2"/>'
+        + "".join(labels)
+        + "</svg>\n"
+    )
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" font-family="sans-serif" font-size="14">{text}</text>'

@@ -1,0 +1,124 @@
+"""Clients that come and go leave nothing behind, and nothing that only the collector could find.
+
+`core.collecting` sets what survives a long pass aside, so a component that still refers to itself
+once it has closed is never freed. Here the collector is off: what a closed session, subscription,
+producer or topic leaves is garbage that `gc.collect` finds, and this test names it.
+"""
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
+
+import pytest
+from tests.support.broker import HOST, running_broker
+from tests.support.churn import churn_round
+
+from magnetar.broker.service import BrokerService
+from magnetar.broker.settings import BrokerSettings
+from magnetar.core.collecting import collecting
+from magnetar.core.names import parse_topic
+
+AT_ONCE: Final = BrokerSettings(failover_delay_ms=0)
+"""Failover consumers are handed messages without a pause."""
+ROUNDS: Final = 60
+"""Meets each combination of subscription type and ending (3 * 4 * 5)."""
+TOPICS: Final = 3
+OF_THE_TEST_STORE: Final = {"Record", "WatchEvent", "MemoryLedger"}
+"""The store and the bookie in memory keep their history; the real ones keep it on disk."""
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.enable()
+    gc.collect()
+
+
+def own_class(instance: object) -> str:
+    """The name of the object's class if it is one of ours, else nothing."""
+    kind = type(instance)
+    return kind.__qualname__ if str(kind.__module__).startswith("magnetar.") else ""
+
+
+def live() -> Counter[str]:
+    """How many objects of our own there are, by class."""
+    return Counter(name for name in map(own_class, gc.get_objects()) if name)
+
+
+def garbage() -> Counter[str]:
+    """What only the collector can free, of our own classes, by class."""
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    gc.set_debug(0)
+    found = Counter(name for name in map(own_class, gc.garbage) if name)
+    gc.garbage.clear()
+    return found
+
+
+async def quiet(service: BrokerService) -> None:
+    """Waits until every session has ended and its tasks with it."""
+    async with asyncio.timeout(30):
+        while service.sessions or collecting.closed_alive:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def rounds(port: int, first: int) -> None:
+    for number in range(first, first + ROUNDS):
+        await churn_round(HOST, port, number, TOPICS)
+
+
+async def test_clients_that_come_and_go_leave_no_garbage(collector_off: None) -> None:
+    async with running_broker(AT_ONCE) as (service, port):
+        await rounds(port, 0)
+        await quiet(service)
+        assert garbage() == Counter()
+
+
+async def test_clients_that_come_and_go_leave_nothing_alive(collector_off: None) -> None:
+    async with running_broker(AT_ONCE) as (service, port):
+        await rounds(port, 0)
+        await quiet(service)
+        before = live()
+        await rounds(port, ROUNDS)
+        await quiet(service)
+        more = live() - before
+        assert {name: count for name, count in more.items() if name not in OF_THE_TEST_STORE} == {}
+
+
+async def unloaded(service: BrokerService, topic: str) -> None:
+    await service.topics.unload(parse_topic(topic))
+
+
+async def deleted(service: BrokerService, topic: str) -> None:
+    await service.topics.delete(parse_topic(topic), force=True)
+
+
+async def abandoned(service: BrokerService, _topic: str) -> None:
+    service.topics.abandon(lambda _topic: True)
+
+
+@pytest.mark.parametrize("end", [unloaded, deleted, abandoned])
+async def test_topics_that_end_are_freed_by_the_next_whole_pass(
+    end: Callable[[BrokerService, str], Awaitable[None]], collector_off: None
+) -> None:
+    """A closed topic refers to itself: it counts as closed until a pass frees it."""
+    async with running_broker(AT_ONCE) as (service, port):
+        for number in range(TOPICS * 4):
+            await churn_round(HOST, port, number, TOPICS)
+        for number in range(TOPICS):
+            await end(service, f"persistent://public/default/churn-{number}")
+        async with asyncio.timeout(30):
+            while service.sessions:  # noqa: ASYNC110 - a session's end is no event here
+                await asyncio.sleep(0.01)
+            assert collecting.closed_alive
+            while collecting.closed_alive:
+                gc.collect()
+                await asyncio.sleep(0.01)
+        assert not live()["PersistentTopic"]
+        assert not live()["Cursor"]
