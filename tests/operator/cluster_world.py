@@ -62,6 +62,8 @@ class World:
     """Where each ledger's good copies are; two are wanted of each."""
     liars: set[str] = field(default_factory=set)
     """Bookies whose copies are bad."""
+    hanging: set[str] = field(default_factory=set)
+    """Forms of a StatefulSet's pods that run and never become ready."""
     removed: list[str] = field(default_factory=list)
     request: str = ""
     """The annotation: whose volume is to be replaced."""
@@ -220,7 +222,7 @@ class World:
                 self._volume_goes(each)
                 self.claims.setdefault(f"data-{each}", self._claim(one, each, component))
                 self._start(each, component, revision)
-            elif not pod_now.ready:
+            elif not pod_now.ready and pod_now.revision not in self.hanging:
                 self._ready(each)
 
     def _claim(self, one: Object, pod: str, component: str) -> Object:
@@ -265,7 +267,9 @@ class World:
 
     def _start(self, name: str, component: str, revision: str) -> None:
         self.uids += 1
-        self.pods[name] = Pod(name, f"p{self.uids}", component, revision, False, None, False)
+        self.pods[name] = Pod(
+            name, f"p{self.uids}", component, revision, False, None, False, unready_since=self.now
+        )
 
     def _ready(self, name: str) -> None:
         one = self.pods[name]
