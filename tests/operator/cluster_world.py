@@ -62,6 +62,8 @@ class World:
     """Where each ledger's good copies are; two are wanted of each."""
     liars: set[str] = field(default_factory=set)
     """Bookies whose copies are bad."""
+    unmarked: set[str] = field(default_factory=set)
+    """Bookies that have a drain's record and no mark: these take new ledgers."""
     hanging: set[str] = field(default_factory=set)
     """Forms of a StatefulSet's pods that run and never become ready."""
     removed: list[str] = field(default_factory=list)
@@ -107,7 +109,12 @@ class World:
             reason=f"{len(lacking)} ledgers lack copies" if lacking else "",
             under_replicated=len(lacking),
             ledgers=tuple(LedgerTrouble(one) for one in lacking),
-            bookies=tuple(LivingBookie(one, self.disks(one)) for one in sorted(self.living())),
+            bookies=tuple(
+                LivingBookie(
+                    one, self.disks(one), draining=one in self.drains.keys() - self.unmarked
+                )
+                for one in sorted(self.living())
+            ),
         )
 
     def plan(self) -> Plan:
@@ -134,6 +141,7 @@ class World:
                 case ReplacePod():
                     self._replace(action)
                 case BeginDrain():
+                    self.unmarked.discard(action.bookie)
                     now_ms = int(self.now.timestamp() * 1000)
                     reason = f"magnetar-operator: {action.text}"
                     self.drains[action.bookie] = Drain(action.bookie, "copying", now_ms, reason)
