@@ -92,6 +92,18 @@ async def test_what_expires_is_told_by_subscription(cluster: RestCluster) -> Non
         assert (await member.done("GET", path + query)).json()["blocks_producers"] is True
         query = "?backlogQuotaSize=1&backlogQuotaPolicy=consumer_backlog_eviction"
         assert (await member.done("GET", path + query)).json()["evicts"] == {"s": 3}
+        both = "?backlogQuotaSize=1&backlogQuotaTime=60"
+        size, time = "&backlogQuotaSizePolicy=", "&backlogQuotaTimePolicy="
+        for query in (
+            f"{size}consumer_backlog_eviction{time}producer_request_hold",
+            f"{size}consumer_backlog_eviction&backlogQuotaPolicy=producer_request_hold",
+            f"{time}producer_request_hold&backlogQuotaPolicy=consumer_backlog_eviction",
+            f"{size}producer_request_hold{time}consumer_backlog_eviction",
+        ):
+            assert (await member.done("GET", path + both + query)).json()["evicts"] == {"s": 3}
+        query = f"{size}producer_request_hold{time}producer_exception"
+        found = (await member.done("GET", path + both + query)).json()
+        assert (found["evicts"], found["blocks_producers"]) == ({}, True)
     assert topic.subscriptions["s"].cursor.backlog == 3
 
 
@@ -103,6 +115,8 @@ async def test_what_expires_is_told_by_subscription(cluster: RestCluster) -> Non
         ("?retentionSizeInMB=1", "retentionTimeInMinutes"),
         ("?retentionTimeInMinutes=0&retentionSizeInMB=1", "retention"),
         ("?backlogQuotaSize=1&backlogQuotaPolicy=never", "policy"),
+        ("?backlogQuotaTime=1&backlogQuotaTimePolicy=never", "policy"),
+        ("?backlogQuotaSizePolicy=producer_exception", "backlogQuotaSize"),
     ],
 )
 async def test_values_that_are_not_valid(cluster: RestCluster, query: str, word: str) -> None:

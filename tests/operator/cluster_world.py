@@ -62,6 +62,10 @@ class World:
     """Where each ledger's good copies are; two are wanted of each."""
     liars: set[str] = field(default_factory=set)
     """Bookies whose copies are bad."""
+    unmarked: set[str] = field(default_factory=set)
+    """Bookies that have a drain's record and no mark: these take new ledgers."""
+    hanging: set[str] = field(default_factory=set)
+    """Forms of a StatefulSet's pods that run and never become ready."""
     removed: list[str] = field(default_factory=list)
     request: str = ""
     """The annotation: whose volume is to be replaced."""
@@ -105,7 +109,12 @@ class World:
             reason=f"{len(lacking)} ledgers lack copies" if lacking else "",
             under_replicated=len(lacking),
             ledgers=tuple(LedgerTrouble(one) for one in lacking),
-            bookies=tuple(LivingBookie(one, self.disks(one)) for one in sorted(self.living())),
+            bookies=tuple(
+                LivingBookie(
+                    one, self.disks(one), draining=one in self.drains.keys() - self.unmarked
+                )
+                for one in sorted(self.living())
+            ),
         )
 
     def plan(self) -> Plan:
@@ -132,6 +141,7 @@ class World:
                 case ReplacePod():
                     self._replace(action)
                 case BeginDrain():
+                    self.unmarked.discard(action.bookie)
                     now_ms = int(self.now.timestamp() * 1000)
                     reason = f"magnetar-operator: {action.text}"
                     self.drains[action.bookie] = Drain(action.bookie, "copying", now_ms, reason)
@@ -220,7 +230,7 @@ class World:
                 self._volume_goes(each)
                 self.claims.setdefault(f"data-{each}", self._claim(one, each, component))
                 self._start(each, component, revision)
-            elif not pod_now.ready:
+            elif not pod_now.ready and pod_now.revision not in self.hanging:
                 self._ready(each)
 
     def _claim(self, one: Object, pod: str, component: str) -> Object:
@@ -265,7 +275,9 @@ class World:
 
     def _start(self, name: str, component: str, revision: str) -> None:
         self.uids += 1
-        self.pods[name] = Pod(name, f"p{self.uids}", component, revision, False, None, False)
+        self.pods[name] = Pod(
+            name, f"p{self.uids}", component, revision, False, None, False, unready_since=self.now
+        )
 
     def _ready(self, name: str) -> None:
         one = self.pods[name]

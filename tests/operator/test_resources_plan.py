@@ -30,6 +30,7 @@ from magnetar_operator.resources.plan import (
     applied_before,
     is_ignored,
     may_delete,
+    not_created,
     plan,
     remembered,
 )
@@ -211,6 +212,16 @@ def test_deleted_by_hand_is_made_again_or_left_so() -> None:
     assert one(left).verb is Verb.REFUSE
     first = plan(TARGET, desired, None, None)
     assert not one(first).drift
+
+
+def test_a_creation_is_recorded_before_it_is_begun() -> None:
+    """Deletion after a crash acts on the record: without one the topic would stay for ever."""
+    created = plan(TARGET, Desired({PARTITIONS: 0}, {}), None).steps
+    before = applied_before(None, created)
+    assert before
+    assert not_created(before) is None, "the cluster refused it"
+    was = applied_after(Desired({PARTITIONS: 0}, {}))
+    assert applied_before(was, created) == not_created(was) == was
 
 
 def test_what_failed_is_tried_again_and_is_no_drift() -> None:

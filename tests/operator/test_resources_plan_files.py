@@ -127,6 +127,32 @@ async def test_what_a_topic_would_lose_is_what_it_loses(server: ServerProcess) -
     assert (await planned(server.http_url, [*SETUP, changed])).code == NOTHING
 
 
+async def test_two_backlog_quotas_are_foreseen_each_with_its_own_action(
+    server: ServerProcess,
+) -> None:
+    where = {"name": "shop/orders/quotas"}
+    topic = manifest("Topic", "quotas", where)
+    read = manifest("Subscription", "late", {"topic": "persistent://shop/orders/quotas"})
+    await apply(server.http_url, [topic, read])
+    await publish(server, "orders/quotas")
+    hold, evict = "producer_request_hold", "consumer_backlog_eviction"
+
+    async def found(size_action: str, time_action: str) -> Findings:
+        quota = {
+            "destination_storage": {"size": "1Mi", "policy": size_action},
+            "message_age": {"time": "7d", "policy": time_action},
+        }
+        changed = manifest("Topic", "quotas", {**where, "policies": {"backlogQuota": quota}})
+        return await planned(server.http_url, [*SETUP, changed, read])
+
+    losing = await found(evict, hold)
+    assert losing.code == LOSES_DATA
+    assert "expires" in losing.steps[0]["text"]
+    blocking = await found(hold, evict)  # nothing is seven days old
+    assert blocking.code == CHANGES
+    assert "blocks producers" in " ".join(one["text"] for one in blocking.steps)
+
+
 def _smaller(server: ServerProcess, topic: str, than: int) -> tuple[int, int] | None:
     found = stored(server, topic)
     return found if found[1] < than else None

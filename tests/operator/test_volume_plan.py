@@ -11,6 +11,7 @@ from tests.operator.cluster_world import World, cluster_of
 
 from magnetar_operator.cluster.actions import (
     Apply,
+    BeginDrain,
     ClearRequest,
     DeleteVolume,
     EndDrain,
@@ -170,6 +171,40 @@ def test_what_somebody_else_empties_is_left_to_them() -> None:
     assert not found.replace.actions
     assert "by hand" in found.replace.refused
     assert "DELETE /admin/v2/magnetar/bookies/c-bookie-1/drain" in found.replace.refused
+
+
+@pytest.mark.parametrize("leaves", ["for a new volume", "for good"])
+def test_a_proof_is_void_once_its_bookie_takes_new_ledgers(leaves: str) -> None:
+    """Somebody deletes the mark of a drain that is proven, and leaves the record."""
+    world = made(bookie={"replicas": 4})
+    bookie = "c-bookie-1" if leaves == "for a new volume" else "c-bookie-3"
+
+    def goes(found: Plan) -> bool:
+        sets = [one for one in found.actions if isinstance(one, Apply)]
+        return any(isinstance(one, DeleteVolume) for one in found.actions) or any(
+            one.manifest["spec"].get("replicas") == 3
+            for one in sets
+            if one.manifest["metadata"]["name"] == "c-bookie"
+            and one.manifest["kind"] == "StatefulSet"
+        )
+
+    if leaves == "for a new volume":
+        world.request = bookie
+    else:
+        world.cluster = cluster_of(bookie={"replicas": 3})
+    while not goes(found := world.plan()):
+        world.act(found.actions)
+        world.turn()
+    world.unmarked.add(bookie)
+    world.ledgers[99] = {bookie, "c-bookie-0"}
+    found = world.plan()
+    assert not goes(found)
+    begun = [one for one in found.actions if isinstance(one, BeginDrain)]
+    assert [one.bookie for one in begun] == [bookie]
+    assert "takes new ledgers again" in begun[0].text
+    world.settle()
+    assert world.replaced + world.removed == [bookie]
+    assert len(world.ledgers[99] - {bookie}) == 2
 
 
 def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> None:

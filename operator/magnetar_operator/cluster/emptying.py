@@ -2,7 +2,8 @@
 
 It is asked for once the gate is open; autorecovery empties it and proves every ledger's copies
 elsewhere by checksum; and it may go while that proof is young and the gate is open again. A proof
-that has grown old is made anew, a refusal is tried again.
+that has grown old, or is of a bookie that takes new ledgers again, is made anew; a refusal is tried
+again.
 """
 
 import datetime
@@ -56,7 +57,9 @@ def next_step(
         return found
     blocked = busy or gate.why_not(cluster, observed, bookies, besides=target, spared=spared)
     age_s = 0.0 if drain is None else now.timestamp() - drain.proven_ms / 1_000
-    if drain is not None and drain.state == "removable" and abs(age_s) <= PROOF_AGE_S_MAX:
+    takes_ledgers = _takes_ledgers(observed, target)
+    is_young = abs(age_s) <= PROOF_AGE_S_MAX and not takes_ledgers
+    if drain is not None and drain.state == "removable" and is_young:
         found.may_go = not blocked
         if blocked:
             found.waits = f"{target} is empty and could go, but {blocked}"
@@ -73,15 +76,27 @@ def next_step(
             )
         found.waits = blocked
         return found
-    found.begin = _why_begin(drain, target, why)
+    found.begin = _why_begin(drain, target, why, takes_ledgers=takes_ledgers)
     return found
 
 
-def _why_begin(drain: Drain | None, target: str, why: str) -> str:
+def _takes_ledgers(observed: Observed, bookie: str) -> bool:
+    """Whether it lives and is not marked as draining: a proof says nothing of its new ledgers."""
+    health = observed.ledgers.health
+    living = () if health is None else health.bookies
+    return any(one.bookie_id == bookie and not one.draining for one in living)
+
+
+def _why_begin(drain: Drain | None, target: str, why: str, *, takes_ledgers: bool) -> str:
     if drain is None:
         return f"{why}: {target} is emptied, and its copies proven"
     if drain.state == "refused":
         return f"{why}: {target} was refused; it is tried again"
+    if takes_ledgers:
+        return (
+            f"{why}: {target} takes new ledgers again, since its drain was cancelled; it is "
+            "emptied again"
+        )
     return f"{why}: the proof of {target} has grown old; it is made anew"
 
 

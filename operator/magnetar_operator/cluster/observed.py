@@ -13,6 +13,8 @@ REASON_OF_OURS: Final = "magnetar-operator: "
 """What drains that the operator asked for begin their reason with; others are left alone."""
 VOLUME_REASON: Final = f"{REASON_OF_OURS}volume "
 """What those begin with that are for a new volume; the uid of the old one's claim follows."""
+STARTUP_S_MAX: Final = 300.0
+"""How long a pod may take to become ready: the startup probe allows as much for its process."""
 REVISION_LABEL: Final = "controller-revision-hash"
 
 
@@ -98,6 +100,15 @@ class Pod:
     """It is being deleted."""
     trouble: str = ""
     """Why it does not become ready, where Kubernetes says."""
+    unready_since: datetime.datetime | None = None
+    """None while it is ready, or if Kubernetes does not say."""
+
+    def stuck(self, now: datetime.datetime) -> str:
+        """Why it will not become ready by itself; empty if it is ready or may be starting."""
+        if self.ready or self.trouble or self.unready_since is None:
+            return self.trouble if not self.ready else ""
+        unready_s = (now - self.unready_since).total_seconds()
+        return f"not ready for {unready_s:.0f} s" if unready_s > STARTUP_S_MAX else ""
 
     @property
     def ordinal(self) -> int:
@@ -155,7 +166,7 @@ def pod_of(content: Mapping[str, Any]) -> Pod:
     """From the API server's object."""
     metadata, status = content["metadata"], content.get("status", {})
     labels = metadata.get("labels", {})
-    ready, since = False, None
+    ready, since = False, when(metadata.get("creationTimestamp"))
     for condition in status.get("conditions") or ():
         if condition.get("type") == "Ready":
             ready = condition.get("status") == "True"
@@ -169,6 +180,7 @@ def pod_of(content: Mapping[str, Any]) -> Pod:
         ready_since=since if ready else None,
         going="deletionTimestamp" in metadata,
         trouble=_trouble(status),
+        unready_since=None if ready else since,
     )
 
 

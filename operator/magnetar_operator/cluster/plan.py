@@ -297,6 +297,7 @@ class _Planner:
             why_not=why_not,
             is_manual=upgrade.strategy == "Manual",
             kept=self._going_volumes(component),
+            has_metadata=component == ETCD or self._has_quorum(),
         )
         self._plan.rolls[component] = found
         return found

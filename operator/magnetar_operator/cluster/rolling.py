@@ -1,8 +1,9 @@
 """Which pod of a StatefulSet is replaced next, so that all get the newest form. Pure.
 
 One at a time, the highest ordinal first, and the next not before the one before is ready, has been
-for the pause, and (bookies) every ledger has its copies again. A pod in an older form that cannot
-even start is replaced first: nothing is lost by it, and it may be what is in the way.
+for the pause, and (bookies) every ledger has its copies again. A pod in an older form that is stuck
+(it cannot start, or runs and has not become ready in the time that a start may take) is replaced
+first: it serves nobody, and it may be the form that a rollback takes back.
 """
 
 import datetime
@@ -26,7 +27,7 @@ class Rolling:
     unknown: bool = False
     """Which form is the newest is not known yet: the set's controller has not looked."""
     coming: bool = False
-    """A pod ends, or is on its way: not there yet, or not ready, with nothing said against it."""
+    """A pod ends, or is on its way: not there yet, or not ready and not stuck."""
     replace: ReplacePod | None = None
     waits: str = ""
     again_s: float | None = None
@@ -46,9 +47,11 @@ def decide(
     why_not: str,
     is_manual: bool,
     kept: Collection[str] = (),
+    has_metadata: bool = True,
 ) -> Rolling:
     """`why_not`: what is against taking a pod that works away now; `kept`: pods that are not to go,
-    even where they do not work: their volumes would go with them."""
+    even where they do not work: their volumes would go with them. `has_metadata`: whether etcd
+    answers; while it does not, no pod of a bookie is ready, and a restart helps none."""
     if stored is None:
         return Rolling()
     status = stored.get("status", {})
@@ -57,7 +60,7 @@ def decide(
         return Rolling(unknown=True, again_s=LOOK_S)
     found = Rolling([one for one in pods if one.revision != newest and not one.going])
     found.coming = len(pods) < stored["spec"].get("replicas", 0) or any(
-        one.going or not (one.ready or one.trouble) for one in pods
+        one.going or not (one.ready or one.stuck(now)) for one in pods
     )
     if not found.stale:
         return found
@@ -71,9 +74,15 @@ def decide(
     if going:
         found.waits = f"{', '.join(going)} still ends"
         return found
-    broken = [one for one in found.stale if not one.ready and one.trouble and one.name not in kept]
-    if broken:
-        found.replace = _replace(broken[-1], f"it cannot start ({broken[-1].trouble})")
+    stuck = [
+        one
+        for one in found.stale
+        if (one.stuck(now) if has_metadata else one.trouble)
+        and not one.ready
+        and one.name not in kept
+    ]
+    if stuck:
+        found.replace = _replace(stuck[-1], f"it cannot start ({stuck[-1].stuck(now)})")
         return found
     unready = [one.name for one in pods if not one.ready]
     if unready:

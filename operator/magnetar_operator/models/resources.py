@@ -325,6 +325,10 @@ class PlacedStatus(Status, frozen=True, kw_only=True):
     cluster: Annotated[
         ShortText, Meta(description="The MagnetarCluster, or the address, that it is in.")
     ] = ""
+    cluster_namespace: Annotated[
+        ShortText,
+        Meta(description="The Kubernetes namespace of that MagnetarCluster; empty: an address."),
+    ] = ""
     admin_url: Annotated[ShortText, Meta(description="The admin REST that was used.")] = ""
     applied: Annotated[
         dict[str, Any] | None,

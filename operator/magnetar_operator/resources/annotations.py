@@ -10,6 +10,7 @@ from magnetar_operator.work import Key
 
 PREFIX: Final = "magnetar.io/"
 KEEP: Final = "KeepAfterDeletion"
+MOVED: Final = "Moved"
 DUPLICATE: Final = "Duplicate"
 
 
@@ -31,11 +32,36 @@ def ignored(one: Object) -> tuple[str, ...]:
 
 def applied_there(status: Mapping[str, Any], place: Place) -> Mapping[str, Any] | None:
     """`status.applied`, where it is about this target."""
-    same = (status.get("resolvedName"), status.get("cluster")) == (
-        place.target.full_name,
-        place.cluster,
+    return None if moved(status, place) else status.get("applied") or None
+
+
+def same_cluster(status: Mapping[str, Any], place: Place) -> bool:
+    """Whether the status names the cluster of the place; its address may have changed."""
+    if status.get("adminUrl") == place.url:
+        return True
+    # An older release recorded no namespace.
+    namespace = status.get("clusterNamespace") or place.cluster_namespace
+    return (status.get("cluster"), namespace) == (place.cluster, place.cluster_namespace)
+
+
+def moved(status: Mapping[str, Any], place: Place) -> str:
+    """Why the place is not the one that the status records actions in; empty if it is.
+
+    A manifest can come to mean another cluster or name: `adminUrl` is changed, `clusterRef` is
+    added, the only MagnetarCluster of the namespace is replaced by another one, or a referenced
+    Namespace resource is created anew.
+    """
+    name = status.get("resolvedName")
+    if not status.get("applied") or not name:
+        return ""
+    if same_cluster(status, place) and name == place.target.full_name:
+        return ""
+    return (
+        f"it was created or adopted as {name} in cluster {status.get('cluster')}, and its manifest "
+        f"now means {place.target.full_name} in cluster {place.cluster}: nothing is changed in "
+        "either. Restore what its manifest refers to, or delete this resource (with "
+        f"lifecyclePolicy: {KEEP}, if its data shall stay) and create it anew"
     )
-    return status.get("applied") or None if same else None
 
 
 def target_in(status: Mapping[str, Any], kind: str) -> tuple[str, Target] | None:

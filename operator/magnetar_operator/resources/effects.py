@@ -16,6 +16,7 @@ from magnetar_operator.resources.desired import policy_of
 from magnetar_operator.resources.plan import Action, Risk
 from magnetar_operator.resources.targets import ADMIN, NAMESPACE, TOPIC, Target
 
+EVICTION: Final = "consumer_backlog_eviction"
 FORESEEN: Final = ("retention", "message_ttl", "backlog_quota")
 SIZES: Final = (("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _METHOD_NOT_ALLOWED: Final = 405
@@ -131,9 +132,12 @@ def _query(
             query["messageTTL"] = str(value)
         elif policy.name == "backlog_quota":
             size = key == "destination_storage"
-            query["backlogQuotaPolicy"] = str(value.get("policy"))
-            limit = value.get("limitSize" if size else "limitTime", -1)
-            query["backlogQuotaSize" if size else "backlogQuotaTime"] = str(limit)
+            parameter = "backlogQuotaSize" if size else "backlogQuotaTime"
+            query[parameter] = str(value.get("limitSize" if size else "limitTime", -1))
+            query[f"{parameter}Policy"] = action = str(value.get("policy"))
+            if query.get("backlogQuotaPolicy") != EVICTION:
+                # A broker of an older release knows one action for both: the one that deletes.
+                query["backlogQuotaPolicy"] = action
     return query or None
 
 

@@ -17,6 +17,8 @@ from magnetar_operator.resources.annotations import (
     KEEP,
     PREFIX,
     annotated,
+    key_of,
+    same_cluster,
     target_in,
 )
 from magnetar_operator.resources.cluster_view import Clusters
@@ -26,7 +28,6 @@ from magnetar_operator.resources.deletion import (
     Blocked,
     delete,
     delete_regardless,
-    let_go,
 )
 from magnetar_operator.resources.memory import OUTAGE_PAUSE_MAX_S, PAUSE_MAX_S, Memory
 from magnetar_operator.resources.placing import Placing, Siblings
@@ -92,18 +93,16 @@ class Finishing:
         """From the cluster, if it is to be; raises Blocked."""
         status = self._memory.status(key, one)
         forced = annotated(one, "force-delete")
-        where = await self._where(one) or target_in(status, key.kind)
-        if (one.get("spec") or {}).get("lifecyclePolicy") == KEEP:
+        where = await self._where(one, status)
+        if where is None or (one.get("spec") or {}).get("lifecyclePolicy") == KEEP:
+            return where
+        if not status.get("applied"):  # it created and adopted nothing, or is a duplicate
+            return where
+        if condition_of(status, READY).get("reason") == DUPLICATE:
             return where
         if annotated(one, "paused") and not forced:
             raise Blocked("Paused", f'nothing is deleted while {PREFIX}paused is "true"')
-        if where is None:
-            if forced or await self._cluster_leaves(one, status):
-                return None
-            raise Blocked("ClusterUnknown", f"its cluster is not known. {let_go()}")
         url, target = where
-        if condition_of(status, READY).get("reason") == DUPLICATE:
-            return where
         if self._memory.elder(key, one, target_token(url, target)) is not None:
             return where
         view = self._clusters.at(url)
@@ -118,7 +117,7 @@ class Finishing:
             if error.reason != UNREACHABLE:
                 self._memory.wait(_emptier(url, target), key)
                 raise
-            if await self._cluster_leaves(one, status):
+            if await self._placing.cluster_leaves(one, status):
                 note = f"{target} is left to its cluster, which is deleted, too."
                 await self._events.tell(one, "LetGo", note, action="Delete")
                 return where
@@ -127,16 +126,19 @@ class Finishing:
         self._memory.answered(url, key)
         return where
 
-    async def _cluster_leaves(self, one: Object, status: Mapping[str, Any]) -> bool:
-        return await self._placing.cluster_leaves(one, str(status.get("cluster") or ""))
+    async def _where(self, one: Object, status: Mapping[str, Any]) -> tuple[str, Target] | None:
+        """The address and the target that the status names; None if it names none.
 
-    async def _where(self, one: Object) -> tuple[str, Target] | None:
-        """As its manifest says; None where that refers to what is gone."""
+        The manifest may mean another cluster by now. It only corrects the address of the same one.
+        """
+        recorded = target_in(status, key_of(one).kind)
+        if recorded is None:
+            return None
         try:
             place = await self._placing.place(one)
         except (NotYet, BadSpec):
-            return None
-        return place.url, place.target
+            return recorded
+        return (place.url, recorded[1]) if same_cluster(status, place) else recorded
 
     def _managed(self, url: str, target: Target) -> set[str]:
         """Names in the target that have resources: these are to be deleted first."""

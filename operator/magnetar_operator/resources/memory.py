@@ -108,6 +108,8 @@ class Memory:
             if other is not None and same and _age(other) < _age(one):
                 self.wait(token, key)
                 return holder
+            if same:
+                self._siblings.look(holder)  # its status is to say soon that it is a duplicate
         self._holders[token] = key
         return None
 

@@ -4,6 +4,7 @@ What the watches have shown is taken as it is; what they have not shown (yet, or
 Kubernetes namespace that is not watched) is asked for, where there is a Kubernetes to ask.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -45,6 +46,20 @@ class Place:
     cluster: str
     """For people: the MagnetarCluster's name, or the address."""
     target: Target
+    cluster_namespace: str = ""
+    """The MagnetarCluster's Kubernetes namespace; empty for an address."""
+    local_cluster: str = ""
+    """The cluster's name among Pulsar's clusters; empty for an address."""
+
+    @property
+    def status(self) -> dict[str, str]:
+        """The fields of a status that name the place."""
+        return {
+            "resolvedName": self.target.full_name,
+            "cluster": self.cluster,
+            "clusterNamespace": self.cluster_namespace,
+            "adminUrl": self.url,
+        }
 
 
 def kind_named(name: str) -> Kind:
@@ -62,8 +77,19 @@ class Placing:
         """Raises NotYet and BadSpec."""
         find = await self._references(one)
         target = target_of(one, find)
-        url, cluster = await self._cluster(placed_by(one, find))
-        return Place(url, cluster, target)
+        owner = placed_by(one, find)
+        if url := (owner.get("spec") or {}).get("adminUrl"):
+            address = str(url).rstrip("/")
+            return Place(address, address, target)
+        cluster = await self._cluster(owner)
+        metadata = cluster["metadata"]
+        return Place(
+            admin_url(cluster),
+            str(metadata["name"]),
+            target,
+            str(metadata["namespace"]),
+            str((cluster.get("spec") or {}).get("clusterName") or metadata["name"]),
+        )
 
     async def _references(self, one: Object) -> Lookup:
         """What the resource refers to, and what that refers to."""
@@ -85,18 +111,14 @@ class Placing:
             return known
         return await self._kube.find(kind_named(key.kind), key.name, key.namespace)
 
-    async def _cluster(self, one: Object) -> tuple[str, str]:
-        spec: dict[str, Any] = one.get("spec") or {}
-        if url := spec.get("adminUrl"):
-            return str(url).rstrip("/"), str(url).rstrip("/")
+    async def _cluster(self, one: Object) -> Object:
+        """The MagnetarCluster of a resource without adminUrl."""
         own_namespace = one["metadata"].get("namespace", "")
-        reference = spec.get("clusterRef")
-        if reference:
-            namespace = reference.get("namespace") or own_namespace
-            cluster = await self._named(namespace, reference["name"])
-        else:
-            cluster = await self._only_one(own_namespace)
-        return admin_url(cluster), str(cluster["metadata"]["name"])
+        reference = (one.get("spec") or {}).get("clusterRef")
+        if not reference:
+            return await self._only_one(own_namespace)
+        namespace = reference.get("namespace") or own_namespace
+        return await self._named(namespace, reference["name"])
 
     async def _named(self, namespace: str, name: str) -> Object:
         try:
@@ -133,19 +155,24 @@ class Placing:
             "spec.clusterRef"
         )
 
-    async def cluster_leaves(self, one: Object, cluster: str) -> bool:
-        """Whether the MagnetarCluster of that name, which the resource was in, is gone or going."""
+    async def cluster_leaves(self, one: Object, status: Mapping[str, Any]) -> bool:
+        """Whether the MagnetarCluster that the status names is deleted or being deleted."""
+        cluster = str(status.get("cluster") or "")
         if not cluster or "://" in cluster or self._kube is None:
             return False
+        namespace = status.get("clusterNamespace") or await self._namespace_by_reference(one)
+        # Asked for, not remembered: what follows from it cannot be taken back.
+        found = await self._kube.find(CLUSTER, cluster, namespace)
+        return found is None or bool(found["metadata"].get("deletionTimestamp"))
+
+    async def _namespace_by_reference(self, one: Object) -> str:
+        """For a status of a release that did not record the cluster's namespace."""
         try:
             owner = placed_by(one, await self._references(one))
         except BadSpec:
             owner = one
         reference = (owner.get("spec") or {}).get("clusterRef") or {}
-        namespace = reference.get("namespace") or one["metadata"].get("namespace", "")
-        # Asked for, not remembered: what follows from it cannot be taken back.
-        found = await self._kube.find(CLUSTER, cluster, namespace)
-        return found is None or bool(found["metadata"].get("deletionTimestamp"))
+        return str(reference.get("namespace") or one["metadata"].get("namespace", ""))
 
 
 def admin_url(cluster: Object) -> str:

@@ -35,6 +35,8 @@ APPLIED_UNSET: Final = "unset"
 APPLIED_PENDING: Final = "pending"
 """... the fields that were about to be set, written down before they were."""
 APPLIED_EXISTS: Final = "exists"
+APPLIED_CREATING: Final = "creating"
+"""... that the target was about to be created: a deletion after a crash must delete it."""
 BUNDLES: Final = "bundles"
 PENDING: Final = object()
 """The value of a field that was about to be set: equal to none."""
@@ -135,7 +137,16 @@ def applied_before(applied: Mapping[str, Any] | None, steps: Collection[Action])
     fresh = {one.field for one in sets if one.field not in known}
     if fresh:
         built[APPLIED_PENDING] = sorted({*(built.get(APPLIED_PENDING) or ()), *fresh})
+    if not built and any(one.verb is Verb.CREATE for one in steps):
+        built[APPLIED_CREATING] = True
     return built
+
+
+def not_created(applied: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What `status.applied` remembers once the cluster has refused to create the target."""
+    if not (applied or {}).get(APPLIED_EXISTS):
+        return None
+    return dict(applied or {})
 
 
 def applied_after(

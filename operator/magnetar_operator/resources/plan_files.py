@@ -22,7 +22,7 @@ from magnetar_operator.api_kinds import CLUSTER, Object
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.models.base import API_VERSION
 from magnetar_operator.models.kinds import BY_KIND
-from magnetar_operator.resources.annotations import applied_there, ignored
+from magnetar_operator.resources.annotations import applied_there, ignored, moved
 from magnetar_operator.resources.cluster_view import Clusters
 from magnetar_operator.resources.desired import desired_of
 from magnetar_operator.resources.effects import count, human_bytes
@@ -222,7 +222,10 @@ class PlanFiles:
         desired = desired_of(parse_spec(one))
         place = await placing.place(one)
         there = await self._there(one)
-        applied = None if there is None else applied_there(there.get("status") or {}, place)
+        status = {} if there is None else there.get("status") or {}
+        if not self._url and (why := moved(status, place)):
+            raise BadSpec(why)
+        applied = applied_there(status, place)
         view = self._clusters.at(place.url)
         return await steps_or_create(view, place.target, desired, applied, ignored(one))
 

@@ -24,11 +24,13 @@ from magnetar_operator.resources.admin_client import Refused, Unreachable
 from magnetar_operator.resources.annotations import (
     DUPLICATE,
     KEEP,
+    MOVED,
     PREFIX,
     annotated,
     applied_there,
     ignored,
     key_of,
+    moved,
 )
 from magnetar_operator.resources.backlog_condition import backlog_growing
 from magnetar_operator.resources.carrying_out import CarryingOut, Outcome
@@ -46,6 +48,7 @@ from magnetar_operator.resources.plan import (
     Verb,
     applied_after,
     applied_before,
+    not_created,
     plan,
 )
 from magnetar_operator.resources.resource_status import PAUSED, POLICY_READY, READY, Condition
@@ -118,11 +121,8 @@ class Reconciler:
         except NotYet as error:
             self.memory.wait(error.token, key)
             return one, verdict(error.reason, error.message)
-        where = {
-            "resolvedName": place.target.full_name,
-            "cluster": place.cluster,
-            "adminUrl": place.url,
-        }
+        if why := moved(self.memory.status(key, one), place):
+            return one, verdict(MOVED, why)
         try:
             one, found = await self._placed(key, one, spec, desired, place)
         except NotYet as error:
@@ -134,7 +134,7 @@ class Reconciler:
             found.pause_max_s = OUTAGE_PAUSE_MAX_S
         except Refused as error:
             found = verdict("Refused", f"the cluster says: {error}")
-        found.fields = {**where, **found.fields}
+        found.fields = {**place.status, **found.fields}
         return one, found
 
     async def _placed(
@@ -143,7 +143,10 @@ class Reconciler:
         elder = self.memory.elder(key, one, target_token(place.url, place.target))
         if elder is not None:
             text = f"{elder} is older and looks after {place.target}: delete this resource"
-            return one, verdict(DUPLICATE, f"{text} (nothing is deleted in the cluster by that)")
+            duplicate = verdict(DUPLICATE, f"{text} (nothing is deleted in the cluster by that)")
+            # Deletion acts on `applied` alone, whatever a later look says in the conditions.
+            duplicate.fields["applied"] = None
+            return one, duplicate
         status = self.memory.status(key, one)
         applied = applied_there(status, place)
         view = self.clusters.at(place.url)
@@ -200,13 +203,11 @@ class _Run:
             return Outcome()
         before = applied_before(self.applied, made.steps)
         if before != (self.applied or {}):
-            where = {
-                "resolvedName": self.place.target.full_name,
-                "cluster": self.place.cluster,
-                "adminUrl": self.place.url,
+            status = {
+                **self.by.memory.status(self.key, self.one),
+                **self.place.status,
                 "applied": before,
             }
-            status = {**self.by.memory.status(self.key, self.one), **where}
             await self.by.writer.put_status(self.key, self.one, status)
             self.applied = before
         carrying = CarryingOut(self.view, self.place.target, self.desired, observed)
@@ -235,7 +236,9 @@ class _Run:
         failed = [one for one, _ in outcome.refused]
         if any(one.verb is Verb.CREATE for one in failed):
             error = outcome.refused[0][1]
-            return verdict("Refused", f"it cannot be created: {error.reason}")
+            refused = verdict("Refused", f"it cannot be created: {error.reason}")
+            refused.fields["applied"] = not_created(self.applied)
+            return refused
         absent = observed is None and not outcome.done
         if absent:  # deleted by hand, and to be left so
             return verdict("Deleted", made.refused[0].text, soon=False)

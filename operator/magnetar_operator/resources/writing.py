@@ -77,6 +77,9 @@ class Writer:
         after = {**before, **found.fields, "observedGeneration": generation}
         if "plan" not in found.fields:
             after.pop("plan", None)
+        for name in [name for name, value in after.items() if value is None]:
+            if before.get(name) is None:
+                del after[name]
         after["conditions"] = conditions(
             before.get("conditions") or (), found.conditions, generation, self._now()
         )

@@ -3,9 +3,9 @@
 Also what a topic does for its clients beside keeping messages: deduplication, delays, replication.
 """
 
-from typing import Final
+from typing import Any, Final
 
-from magnetar.policies.policy import Policy, Rest, Unset
+from magnetar.policies.policy import Policy, Rest, Unset, Unsupported
 from magnetar.policies.types import (
     INT64_MAX,
     Boolean,
@@ -139,6 +139,12 @@ SUBSCRIPTION_AUTH_MODE: Final = Policy(
     type=Choice({"None": "any name", "Prefix": "a subscription's name begins with the role's"}),
     default="None",
     text="Which names of subscriptions a role may use.",
+    limitation=Unsupported(
+        lambda value, _cluster: value != "None",
+        "subscriptionAuthMode Prefix is not supported: brokers do not authenticate clients and "
+        "know no roles; leave it out or set None",
+        "self == 'None'",
+    ),
     document="subscription_auth_mode",
     namespace=Rest("subscriptionAuthMode", unset=Unset.VALUE),
 )
@@ -171,6 +177,12 @@ DEDUPLICATION: Final = Policy(
     type=Boolean(),
     default=False,
     text="Whether a message that a producer sends again is stored once.",
+    limitation=Unsupported(
+        lambda value, _cluster: bool(value),
+        "deduplication is not supported: brokers store every message that a producer sends, "
+        "repeated ones too; leave it out or set false",
+        "!self",
+    ),
     document="deduplicationEnabled",
     namespace=Rest("deduplication"),
     topic=Rest("deduplicationEnabled", empty_removes=True),
@@ -182,6 +194,12 @@ DEDUPLICATION_SNAPSHOT_INTERVAL: Final = Policy(
     type=Integer(Unit.SECONDS),
     default=None,
     text="How often what deduplication knows is stored.",
+    limitation=Unsupported(
+        lambda value, _cluster: value > 0,
+        "deduplicationSnapshotInterval is not supported: brokers do not deduplicate and take no "
+        "snapshots; leave it out or set 0",
+        "string(self).matches('^0[a-zA-Z]*$')",
+    ),
     document="deduplicationSnapshotIntervalSeconds",
     namespace=Rest("deduplicationSnapshotInterval", empty_removes=True),
     topic=Rest("deduplicationSnapshotInterval", empty_removes=True),
@@ -201,10 +219,27 @@ DELAYED_DELIVERY: Final = Policy(
     ),
     default=None,
     text="Whether and how exactly messages can be delayed.",
+    limitation=Unsupported(
+        lambda value, _cluster: bool(value["active"]),
+        "delayedDelivery is not supported: brokers deliver delayed messages at once; leave it out "
+        "or set active: false",
+        "!self.active",
+    ),
     document="delayed_delivery_policies",
     namespace=Rest("delayedDelivery"),
     topic=Rest("delayedDelivery"),
 )  # fmt: skip
+
+
+def replicates(clusters: list[Any], cluster: str) -> bool:
+    """Whether a list of clusters names another one than the local `cluster`.
+
+    If the local name is unknown (empty), a single name counts as the local cluster's.
+    """
+    if not cluster:
+        return len(clusters) > 1
+    return any(name != cluster for name in clusters)
+
 
 REPLICATION: Final = Policy(
     name="replication",
@@ -212,6 +247,12 @@ REPLICATION: Final = Policy(
     type=ListOf(Text(r"[-\w.]+")),
     default=None,
     text="The clusters that messages are sent on to.",
+    limitation=Unsupported(
+        replicates,
+        "replicationClusters is not supported beyond the local cluster: brokers send nothing to "
+        "other clusters; leave it out or name the local cluster only",
+        "self.size() <= 1",
+    ),
     document="replication_clusters",
     namespace=Rest("replication", unset=Unset.VALUE, done=200),
     topic=Rest("replication"),
@@ -223,6 +264,12 @@ ANTI_AFFINITY: Final = Policy(
     type=Text(r"[-\w.]+"),
     default=None,
     text="Namespaces of one group are kept apart on different brokers.",
+    limitation=Unsupported(
+        lambda value, _cluster: bool(value),
+        "antiAffinityGroup is not supported: brokers place namespaces without regard to groups; "
+        "leave it out",
+        "self == ''",
+    ),
     document="antiAffinityGroup",
     namespace=Rest("antiAffinity"),
 )
@@ -240,6 +287,12 @@ BOOKIE_AFFINITY: Final = Policy(
     ),
     default=None,
     text="Which bookies take a namespace's ledgers.",
+    limitation=Unsupported(
+        lambda value, _cluster: bool(value),
+        "bookieAffinity is not supported: brokers place ledgers on all bookies of the cluster; "
+        "leave it out",
+        "!has(self.primary)",
+    ),
     document="bookieAffinityGroup",
     namespace=Rest("persistence/bookieAffinity"),
 )  # fmt: skip

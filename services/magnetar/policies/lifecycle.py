@@ -5,7 +5,7 @@ Semantics follow Pulsar's cookbooks on retention and expiry, PIP-56, PIP-94 and 
 
 from typing import Any, Final
 
-from magnetar.policies.policy import Policy, Rest, Unset
+from magnetar.policies.policy import Policy, Rest, Unset, Unsupported
 from magnetar.policies.types import (
     INT64_MAX,
     Boolean,
@@ -206,7 +206,7 @@ PERSISTENCE: Final = Policy(
             Field("bookkeeperAckQuorum", Integer(low=1, high=64),
                   "Copies that are on disk before the receipt.", manifest="ackQuorum"),
             Field("managedLedgerMaxMarkDeleteRate", Number(low=-1.0),
-                  "How often a cursor is stored, per second; 0 or -1: the broker's setting.",
+                  "How often a cursor is stored, per second; 0 or -1: at the broker's own rate.",
                   default=-1.0,
                   manifest="maxMarkDeleteRate"),
         ),
@@ -223,6 +223,12 @@ PERSISTENCE: Final = Policy(
     default=None,
     text="How many copies new ledgers have, and how many a receipt waits for.",
     enforced_by="magnetar.broker.topic.persistent",
+    limitation=Unsupported(
+        lambda value, _cluster: value["managedLedgerMaxMarkDeleteRate"] > 0,
+        "a mark-delete rate (managedLedgerMaxMarkDeleteRate, in manifests maxMarkDeleteRate) is "
+        "not supported: brokers store cursors at a rate of their own; leave it out or set 0",
+        "self.?maxMarkDeleteRate.orValue(-1.0) <= 0.0",
+    ),
     broker_setting="ensemble_size, write_quorum, ack_quorum",
     document="persistence",
     invalid_status=400,

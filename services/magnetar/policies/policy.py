@@ -4,9 +4,10 @@ Precedence is topic over namespace over broker (Pulsar's hierarchy). A policy th
 has its default: the broker's setting where it names one, else `default`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from magnetar.policies.types import Type
 
@@ -58,6 +59,20 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsupported:
+    """The values of a policy that Magnetar stores but does not honor."""
+
+    asks: Callable[[Any, str], bool]
+    """Whether a checked value asks for it. The second argument is the local cluster's name, empty
+    if it is unknown."""
+    text: str
+    """What is not supported, and which value is accepted."""
+    cel: str
+    """A CEL expression over `self`, the value in a manifest, that holds for an accepted value. The
+    API server knows no local cluster, so it may accept more than `asks` does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """One policy."""
 
@@ -72,6 +87,9 @@ class Policy:
     """What it does, a sentence or two for people."""
     enforced_by: str = ""
     """The module that acts on it; empty: it is kept and shown, and nothing acts on it yet."""
+    limitation: Unsupported | None = None
+    """The values that ask for more than Magnetar does; every policy without `enforced_by` has
+    one. `unsupported` applies it."""
     broker_setting: str = ""
     """The field of BrokerSettings that is its default."""
     document: str = ""
@@ -106,6 +124,17 @@ class Policy:
     @property
     def enforced(self) -> bool:
         return bool(self.enforced_by)
+
+    def unsupported(self, value: Any, cluster: str = "") -> str | None:
+        """Why Magnetar cannot honor the value; None if it can.
+
+        `value` is the checked JSON form (`type.check`), or None for a policy that is not set.
+        `cluster` names the local cluster: replication to it alone asks for nothing. If it is
+        unknown, a single cluster counts as the local one.
+        """
+        if value is None or self.limitation is None or not self.limitation.asks(value, cluster):
+            return None
+        return self.limitation.text
 
 
 UNLIMITED: Final = -1

@@ -5,7 +5,7 @@ A rate of 0 or less is none (broker.conf). Subscribe rates are counted over thei
 
 from typing import Final
 
-from magnetar.policies.policy import Policy, Rest, Unset
+from magnetar.policies.policy import Policy, Rest, Unset, Unsupported
 from magnetar.policies.types import INT64_MAX, Boolean, Field, Integer, Record, Unit
 
 _MESSAGES: Final = Integer(Unit.MESSAGES_PER_SECOND, low=-1)
@@ -59,6 +59,15 @@ REPLICATOR_DISPATCH_RATE: Final = Policy(
     type=DISPATCH_RATE_TYPE,
     default=None,
     text="What may be sent to another cluster.",
+    limitation=Unsupported(
+        lambda value, _cluster: (
+            value["dispatchThrottlingRateInMsg"] > 0 or value["dispatchThrottlingRateInByte"] > 0
+        ),
+        "replicatorDispatchRate is not supported: brokers send nothing to other clusters; leave it "
+        "out or set both rates to -1",
+        "self.?messages.orValue(-1) <= 0 && "
+        "(!has(self.bytes) || string(self.bytes).matches('^(-1|0[a-zA-Z]*)$'))",
+    ),
     document="replicatorDispatchRate",
     by_cluster=True,
     namespace=Rest("replicatorDispatchRate"),

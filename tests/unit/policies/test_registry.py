@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -73,3 +74,64 @@ def test_what_is_enforced_has_a_default_that_can_be_set() -> None:
         "offload_threshold_age",
         "offload_deletion_lag",
     }
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_a_policy_that_nothing_enforces_says_which_values_it_cannot_honor(policy: Policy) -> None:
+    assert policy.enforced or policy.limitation is not None
+    assert policy.unsupported(None) is None
+    if policy.default is not None:
+        assert policy.unsupported(policy.default) is None
+
+
+RATE = {
+    "dispatchThrottlingRateInMsg": -1,
+    "dispatchThrottlingRateInByte": -1,
+    "relativeToPublishRate": False,
+    "ratePeriodInSecond": 1,
+}
+COPIES = {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
+ASKS: list[tuple[str, Any, Any]] = [
+    ("deduplication", True, False),
+    ("deduplication_snapshot_interval", 120, 0),
+    ("delayed_delivery", {"active": True}, {"active": False, "tickTime": 500}),
+    ("replication", ["here", "there"], ["here"]),
+    ("replication", ["there"], []),
+    ("replicator_dispatch_rate", RATE | {"dispatchThrottlingRateInMsg": 10}, RATE),
+    (
+        "replicator_dispatch_rate",
+        RATE | {"dispatchThrottlingRateInByte": 10},
+        RATE | {"dispatchThrottlingRateInByte": 0},
+    ),
+    ("subscription_auth_mode", "Prefix", "None"),
+    ("anti_affinity", "apart", None),
+    ("bookie_affinity", {"bookkeeperAffinityGroupPrimary": "ssd"}, None),
+    (
+        "persistence",
+        COPIES | {"managedLedgerMaxMarkDeleteRate": 2.5},
+        COPIES | {"managedLedgerMaxMarkDeleteRate": 0},
+    ),
+    ("persistence", COPIES | {"managedLedgerMaxMarkDeleteRate": 0.1}, COPIES),
+]
+
+
+@pytest.mark.parametrize(("name", "refused", "accepted"), ASKS)
+def test_a_value_that_brokers_do_not_honor_is_named_and_one_that_means_off_is_not(
+    name: str, refused: Any, accepted: Any
+) -> None:
+    policy = BY_NAME[name]
+    text = policy.unsupported(policy.type.check(refused), "here")
+    assert text is not None
+    assert "not supported" in text
+    checked = None if accepted is None else policy.type.check(accepted)
+    assert policy.unsupported(checked, "here") is None
+
+
+def test_every_limitation_is_tried() -> None:
+    assert {policy.name for policy in POLICIES if policy.limitation} == {name for name, *_ in ASKS}
+
+
+def test_one_cluster_counts_as_the_local_one_while_its_name_is_not_known() -> None:
+    replication = BY_NAME["replication"]
+    assert replication.unsupported(["anywhere"]) is None
+    assert replication.unsupported(["here", "there"]) is not None

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from magnetar_operator.api_kinds import CONFIG_MAP, SERVICE_ACCOUNT, Object
 from magnetar_operator.cluster.manifests.naming import CONFIG_CHECKSUM, Cluster, digest
+from magnetar_operator.cluster.observed import STARTUP_S_MAX
 from magnetar_operator.models.pods import Pods, Resources, Storage
 from magnetar_operator.models.values import seconds
 
@@ -17,6 +18,9 @@ USER_ID: Final = 10_000
 TMP_SIZE: Final = "64Mi"
 STOP_RESERVE_S: Final = 2
 """Of the grace period that a process does not plan with."""
+
+STARTUP_PERIOD_S: Final = 2
+"""Between two startup probes."""
 
 SAME_NODE: Final = "kubernetes.io/hostname"
 
@@ -135,7 +139,7 @@ def probes(port: str, *, live: str, ready: str) -> Object:
     return {
         "livenessProbe": probe(live, 6, 10, 5),
         "readinessProbe": probe(ready, 3, 2, 2),
-        "startupProbe": probe(live, 150, 2, 2),
+        "startupProbe": probe(live, round(STARTUP_S_MAX / STARTUP_PERIOD_S), STARTUP_PERIOD_S, 2),
     }
 
 

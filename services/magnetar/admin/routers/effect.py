@@ -51,13 +51,25 @@ RECORDS_AT_ONCE_MAX: Final = 32
 TOPICS_LISTED_MAX: Final = 1_000
 """Of those that something happens to, the ones that lose most; the sums are over all."""
 
+QUOTAS: Final = (
+    ("destination_storage", "backlogQuotaSize", "limitSize"),
+    ("message_age", "backlogQuotaTime", "limitTime"),
+)
+"""The entry of the policy, the parameter with its limit, and the limit's field."""
+
 _PARAMETERS: Final = described(
     query("retentionTimeInMinutes", "integer", "With retentionSizeInMB: a retention to try"),
     query("retentionSizeInMB", "integer", "See retentionTimeInMinutes"),
     query("messageTTL", "integer", "A TTL to try, in seconds"),
     query("backlogQuotaSize", "integer", "A quota on bytes to try"),
     query("backlogQuotaTime", "integer", "A quota on age to try, in seconds"),
-    query("backlogQuotaPolicy", "string", "What happens above it (producer_request_hold)"),
+    query("backlogQuotaSizePolicy", "string", "The action above backlogQuotaSize"),
+    query("backlogQuotaTimePolicy", "string", "The action above backlogQuotaTime"),
+    query(
+        "backlogQuotaPolicy",
+        "string",
+        "The action above a quota without one of its own (producer_request_hold)",
+    ),
     AUTHORITATIVE,
 )
 
@@ -201,13 +213,15 @@ def _checked(policy: Policy, value: object) -> Any:
 
 
 def _quotas(request: Request) -> dict[str, Any]:
-    action = request.query_params.get("backlogQuotaPolicy", "producer_request_hold")
-    size, time = _number(request, "backlogQuotaSize"), _number(request, "backlogQuotaTime")
+    both = request.query_params.get("backlogQuotaPolicy", "producer_request_hold")
     found: dict[str, Any] = {}
-    if size is not None:
-        found["destination_storage"] = {"limitSize": size, "limitTime": -1, "policy": action}
-    if time is not None:
-        found["message_age"] = {"limitSize": -1, "limitTime": time, "policy": action}
+    for entry, parameter, field in QUOTAS:
+        limit, action = _number(request, parameter), request.query_params.get(f"{parameter}Policy")
+        if limit is not None:
+            quota = {"limitSize": -1, "limitTime": -1, "policy": action or both}
+            found[entry] = quota | {field: limit}
+        elif action is not None:
+            raise HTTPException(400, f"{parameter}Policy needs {parameter}, the limit it is for")
     return found
 
 

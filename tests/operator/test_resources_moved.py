@@ -1,0 +1,186 @@
+"""A manifest comes to mean another cluster: the operator acts only where the status says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.operator.resource_rig import Live, manifest, operator
+from tests.support.kube import Tool
+from tests.support.server_process import ServerProcess
+
+from magnetar_operator.resources.annotations import moved, same_cluster
+from magnetar_operator.resources.placing import Place
+from magnetar_operator.resources.targets import TOPIC, Target
+
+RESOURCES = (("Subscription", "audit"), ("Topic", "created"), ("Namespace", "orders"),
+             ("Tenant", "shop"))  # fmt: skip
+CREATED = "/persistent/shop/orders/created"
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, ...]]:
+    first, second = (Path(tmp_path_factory.mktemp(name)) for name in ("old", "new"))
+    with ServerProcess(first) as old, ServerProcess(second) as new:
+        yield old, new
+
+
+@pytest.fixture
+def old(kubectl: Tool, kube_namespace: str, servers: tuple[ServerProcess, ...]) -> Iterator[Live]:
+    with Live(kubectl.within(kube_namespace), servers[0].http_url) as found:
+        yield found
+
+
+@pytest.fixture
+def new(kubectl: Tool, kube_namespace: str, servers: tuple[ServerProcess, ...]) -> Iterator[Live]:
+    """The other cluster has everything of the same names."""
+    with Live(kubectl.within(kube_namespace), servers[1].http_url) as found:
+        if not found.has("/tenants/shop"):
+            found.say("PUT", "/tenants/shop", {"allowedClusters": ["standalone"]})
+            found.say("PUT", "/namespaces/shop/orders")
+            found.say("PUT", CREATED)
+            found.say("PUT", f"{CREATED}/subscription/audit")
+        yield found
+
+
+def applied(live: Live, **where: object) -> None:
+    """A tenant, a namespace, a topic and a subscription that are Ready."""
+    live.kubectl.apply(manifest("Tenant", "shop", {**where}))
+    live.kubectl.apply(manifest("Namespace", "orders", {**where, "tenant": "shop"}))
+    live.kubectl.apply(manifest("Topic", "created", {**where, "name": "shop/orders/created"}))
+    topic = "persistent://shop/orders/created"
+    live.kubectl.apply(manifest("Subscription", "audit", {**where, "topic": topic}))
+    for kind, name in reversed(RESOURCES):
+        live.ready(kind, name)
+
+
+def all_deleted_in_one_cluster_only(old: Live, new: Live) -> None:
+    for kind, name in RESOURCES:
+        where = f"{kind}.magnetar.io/{name}"
+        old.kubectl("delete", where, "--ignore-not-found", "--timeout=60s", timeout_s=70)
+    assert not old.has("/tenants/shop")
+    assert new.say("GET", f"{CREATED}/subscriptions") == ["audit"]
+
+
+@pytest.mark.kube
+@pytest.mark.usefixtures("crds")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seen", [True, False], ids=["compared", "deleted at once"])
+def test_another_cluster_takes_the_place_of_the_only_one(
+    old: Live, new: Live, kube_namespace: str, seen: bool
+) -> None:
+    """Resources without clusterRef mean the only MagnetarCluster of their namespace."""
+    old.kubectl.apply(manifest("MagnetarCluster", "old", {"adminUrl": old.url}))
+    with operator(kube_namespace):
+        applied(old)
+        assert old.status("Topic", "created")["clusterNamespace"] == kube_namespace
+        if seen:
+            old.kubectl("delete", "magnetarcluster", "old")
+            old.kubectl.apply(manifest("MagnetarCluster", "new", {"adminUrl": new.url}))
+            for kind, name in RESOURCES:
+                told = old.until(kind, name, "Moved")["message"]
+                assert "in cluster old" in told
+                assert "in cluster new" in told
+    if not seen:
+        old.kubectl("delete", "magnetarcluster", "old")
+        old.kubectl.apply(manifest("MagnetarCluster", "new", {"adminUrl": new.url}))
+        for kind, name in RESOURCES:
+            old.delete(kind, name, wait=False)
+    with operator(kube_namespace):
+        all_deleted_in_one_cluster_only(old, new)
+
+
+@pytest.mark.kube
+@pytest.mark.usefixtures("crds")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("change", ["adminUrl", "clusterRef"])
+def test_a_manifest_that_names_another_cluster_changes_nothing_in_it(
+    old: Live, new: Live, kube_namespace: str, change: str
+) -> None:
+    new.kubectl.apply(manifest("MagnetarCluster", "new", {"adminUrl": new.url}))
+    other = {"adminUrl": new.url} if change == "adminUrl" else {"clusterRef": {"name": "new"}}
+    with operator(kube_namespace):
+        applied(old, adminUrl=old.url)
+        policies = {"policies": {"messageTTL": "1h"}}
+        moving = {**other, "name": "shop/orders/created", **policies}
+        old.kubectl.apply(manifest("Topic", "created", moving))
+        assert (
+            "Restore what its manifest refers to"
+            in old.until("Topic", "created", "Moved")["message"]
+        )
+        assert old.status("Topic", "created")["adminUrl"] == old.url
+        assert new.say("GET", f"{CREATED}/messageTTL") is None
+        all_deleted_in_one_cluster_only(old, new)
+
+
+@pytest.mark.kube
+@pytest.mark.usefixtures("crds")
+@pytest.mark.timeout(300)
+def test_a_namespace_resource_created_anew_with_another_name(
+    old: Live, new: Live, kube_namespace: str
+) -> None:
+    new.say("PUT", "/namespaces/shop/other")
+    new.say("PUT", "/persistent/shop/other/created")
+    where = {"adminUrl": new.url, "lifecyclePolicy": "KeepAfterDeletion", "tenant": "shop"}
+    with operator(kube_namespace):
+        new.kubectl.apply(manifest("Namespace", "orders", {**where, "name": "second"}))
+        new.kubectl.apply(manifest("Topic", "created", {"namespaceRef": {"name": "orders"}}))
+        new.ready("Topic", "created")
+        new.delete("Namespace", "orders")
+        new.kubectl.apply(manifest("Namespace", "orders", {**where, "name": "other"}))
+        new.ready("Namespace", "orders")
+        assert (
+            "persistent://shop/second/created" in new.until("Topic", "created", "Moved")["message"]
+        )
+        new.delete("Topic", "created")
+    assert not new.has("/persistent/shop/second/created/stats")
+    assert new.has("/persistent/shop/other/created/stats")
+
+
+@pytest.mark.kube
+@pytest.mark.usefixtures("crds")
+@pytest.mark.timeout(300)
+def test_a_duplicate_that_was_paused_deletes_nothing(new: Live, kube_namespace: str) -> None:
+    """Neither its conditions nor another resource say any longer that it is a duplicate."""
+    with operator(kube_namespace):
+        for name in ("elder", "younger"):
+            new.apply("Topic", name, {"name": "shop/orders/twin"})
+            new.until("Topic", name, "AsSpecified" if name == "elder" else "Duplicate")
+        for name in ("elder", "younger"):
+            new.annotate("Topic", name, "magnetar.io/paused=true")
+            new.until("Topic", name, "Paused")
+    new.annotate("Topic", "younger", "magnetar.io/paused-")
+    new.delete("Topic", "younger", wait=False)
+    with operator(kube_namespace):
+        new.gone("topic", "younger")
+        assert new.has("/persistent/shop/orders/twin/stats")
+        new.annotate("Topic", "elder", "magnetar.io/paused-")
+        new.delete("Topic", "elder")
+    assert not new.has("/persistent/shop/orders/twin/stats")
+
+
+NAME = "persistent://shop/orders/created"
+HERE = Place("http://a-broker.ns.svc:8080", "a", Target(TOPIC, NAME), "ns", "a")
+STATUS = {**HERE.status, "applied": {"exists": True}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_moved"),
+    [
+        ({}, False),
+        ({"adminUrl": "http://elsewhere:8080"}, False),  # the same cluster at another address
+        ({"adminUrl": "http://elsewhere:8080", "clusterNamespace": ""}, False),  # older release
+        ({"adminUrl": "http://elsewhere:8080", "clusterNamespace": "ns2"}, True),
+        ({"adminUrl": "http://elsewhere:8080", "cluster": "b"}, True),
+        ({"cluster": "http://a-broker.ns.svc:8080", "clusterNamespace": ""}, False),
+        ({"resolvedName": "persistent://shop/orders/other"}, True),
+        ({"resolvedName": "persistent://shop/orders/other", "applied": None}, False),
+        ({"adminUrl": "http://elsewhere:8080", "cluster": "b", "applied": None}, False),
+    ],
+)
+def test_which_place_is_another_one(changed: dict[str, object], is_moved: bool) -> None:
+    assert bool(moved({**STATUS, **changed}, HERE)) is is_moved
+
+
+def test_one_name_in_two_kubernetes_namespaces_is_two_clusters() -> None:
+    there = Place("http://a-broker.ns2.svc:8080", "a", Target(TOPIC, NAME), "ns2", "a")
+    assert not same_cluster(HERE.status, there)
