@@ -1,6 +1,7 @@
 """The official Python client as a producer: what it sends comes back as it was."""
 
 import datetime
+import queue
 import threading
 import time
 
@@ -199,22 +200,41 @@ def test_null_values_differ_from_empty_ones(client: pulsar.Client, topic: str) -
     assert (empty.partition_key(), empty.has_null_value(), empty.data()) == ("empty", False, b"")
 
 
-def test_replication_flags_are_accepted(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "sub", replicate_subscription_state_enabled=True)
+def test_a_replicated_subscription_is_refused(client: pulsar.Client, topic: str) -> None:
+    with pytest.raises(pulsar.NotAllowedError):
+        client.subscribe(topic, "sub", replicate_subscription_state_enabled=True)
+
+
+def test_a_message_may_narrow_where_it_is_replicated_to(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
     producer.send(b"a", disable_replication=True)
     producer.send(b"b", replication_clusters=["standalone"])
     assert bodies(take(consumer, 2)) == [b"a", b"b"]
 
 
-def test_a_delivery_time_does_not_hold_an_exclusive_subscription(
+def test_a_message_with_a_delivery_time_to_come_is_not_taken(
     client: pulsar.Client, topic: str
 ) -> None:
+    """It fails alone: the client knows a checksum error as such, and its log has the reason."""
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
-    producer.send(b"after", deliver_after=datetime.timedelta(minutes=5))
-    producer.send(b"at", deliver_at=int(time.time() * 1000) + 300_000)
-    assert bodies(take(consumer, 2)) == [b"after", b"at"]
+    results: queue.Queue[pulsar.Result] = queue.Queue()
+
+    def sent(result: pulsar.Result, _message_id: object) -> None:
+        results.put(result)
+
+    producer.send_async(b"before", sent)
+    producer.send_async(b"after", sent, deliver_after=datetime.timedelta(minutes=5))
+    producer.send_async(b"at", sent, deliver_at=int(time.time() * 1000) + 300_000)
+    producer.send_async(b"past", sent, deliver_at=int(time.time() * 1000) - 1_000)
+    assert [results.get(timeout=30) for _ in range(4)] == [
+        pulsar.Result.Ok,
+        pulsar.Result.ChecksumError,
+        pulsar.Result.ChecksumError,
+        pulsar.Result.Ok,
+    ]
+    assert bodies(take(consumer, 2)) == [b"before", b"past"]
 
 
 def test_sequence_ids_follow_the_initial_one(client: pulsar.Client, topic: str) -> None:

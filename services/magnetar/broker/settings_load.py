@@ -5,7 +5,8 @@
 - The file: lines `key=value` as in Pulsar's broker.conf, or TOML where its name ends in `.toml`;
   keys by our names or Pulsar's. An empty value means "not set", as it does in Pulsar.
 
-A key that Pulsar has and Magnetar does not serve is warned of once; a setting of another role is
+A key that Pulsar has and Magnetar does not serve is warned of once, or refused if its value asks
+for a promise that nothing keeps, such as TLS (`pulsar_switches`); a setting of another role is
 passed over with a note, so that all processes of a cluster may share a file; one that nobody knows
 is an error that names its source and what was likely meant.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from magnetar.broker import pulsar_switches
 from magnetar.broker.setting import Setting, SettingsError, settings_of
 from magnetar.broker.settings import StandaloneSettings
 from magnetar.broker.settings_values import validate
@@ -173,6 +175,8 @@ def _take(source: Source, keys: _Keys, key: str, value: object, origin: str) -> 
         near = suggestion(key, [*keys.names, *all_keys])
         raise SettingsError(f"unknown setting: {origin}{near}")
     if value != "":
+        if (reason := pulsar_switches.refusal(key, value)) is not None:
+            raise SettingsError(f"{origin}: {reason}")
         source.unsupported.append(key)
 
 

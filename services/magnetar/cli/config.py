@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import get_args, get_origin
 
+from magnetar.broker.pulsar_switches import SWITCHES
 from magnetar.broker.setting import UNLIMITED, Setting, SettingsError, settings_of
 from magnetar.broker.settings_load import pulsar_keys, suggestion
 from magnetar.cli.policies_page import policies_page
@@ -33,9 +34,11 @@ A setting comes from, first one wins:
    empty value means "not set";
 4. its default.
 
-A key of Pulsar's that has no effect here is warned of, one of another role is passed over, an
-unknown one is an error. Numbers have the unit of Pulsar's key. `magnetar config explain KEY` says
-the same of one setting. Standalone and broker share all groups that name no role.
+A key of Pulsar's that has no effect here is warned of. If its value asks for a promise that nothing
+keeps (security, deduplication, transactions, caps), the process does not start. A key of another
+role is passed over, an unknown one is an error. Numbers have the unit of Pulsar's key. `magnetar
+config explain KEY` says the same of one setting. Standalone and broker share all groups that name
+no role.
 """
 
 _FIRST = ("Standalone", groups.CLUSTER, groups.BROKER, BOOKIE, STORAGE, groups.AUTORECOVERY)
@@ -96,6 +99,11 @@ def explained(key: str) -> str:
     found = [(i, roles) for i, roles in everything if key == i.name or key in i.foreign_keys]
     if not found:
         if key in pulsar_keys():
+            if (switch := SWITCHES.get(key)) is not None:
+                return (
+                    f"{key}: Magnetar does not support {switch.feature}: a value that asks for it "
+                    f"stops the start; {switch.way_out}."
+                )
             return f"{key}: a key of Pulsar's that has no effect here."
         known = [word for i, _ in everything for word in (i.name, *i.foreign_keys)]
         near = suggestion(key, [*known, *pulsar_keys()])

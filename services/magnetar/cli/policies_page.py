@@ -77,7 +77,7 @@ def _overview() -> Iterable[str]:
     yield "|---|---|---|---|---|"
     for policies in GROUPS.values():
         for policy in policies:
-            enforced = "yes" if policy.enforced else "kept and shown"
+            enforced = "yes" if policy.enforced else "refused"
             paths = [f"`{rest.path}`" if rest else "" for rest in (policy.namespace, policy.topic)]
             yield (
                 f"| [{policy.name}](#{policy.name}) | `{policy.manifest}` | {paths[0]} "
@@ -199,6 +199,7 @@ def _rest_text(rest: Rest) -> str:
 
 
 def _enforced_text(policy: Policy) -> str:
+    refused = f"405: {policy.limitation.text}" if policy.limitation is not None else ""
     if not policy.enforced:
-        return "nothing yet: kept and shown"
-    return f"`{policy.enforced_by}`"
+        return f"nothing yet; a value that asks for it is refused with {refused}"
+    return f"`{policy.enforced_by}`" + (f"; refused with {refused}" if refused else "")

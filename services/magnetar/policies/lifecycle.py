@@ -206,7 +206,8 @@ PERSISTENCE: Final = Policy(
             Field("bookkeeperAckQuorum", Integer(low=1, high=64),
                   "Copies that are on disk before the receipt.", manifest="ackQuorum"),
             Field("managedLedgerMaxMarkDeleteRate", Number(low=-1.0),
-                  "How often a cursor is stored, per second; 0 or -1: at the broker's own rate.",
+                  "How often a cursor is stored at most, per second; 0 or -1: at the broker's "
+                  "own rate, which is once a second.",
                   default=-1.0,
                   manifest="maxMarkDeleteRate"),
         ),
@@ -224,10 +225,11 @@ PERSISTENCE: Final = Policy(
     text="How many copies new ledgers have, and how many a receipt waits for.",
     enforced_by="magnetar.broker.topic.persistent",
     limitation=Unsupported(
-        lambda value, _cluster: value["managedLedgerMaxMarkDeleteRate"] > 0,
-        "a mark-delete rate (managedLedgerMaxMarkDeleteRate, in manifests maxMarkDeleteRate) is "
-        "not supported: brokers store cursors at a rate of their own; leave it out or set 0",
-        "self.?maxMarkDeleteRate.orValue(-1.0) <= 0.0",
+        lambda value, _cluster: 0 < value["managedLedgerMaxMarkDeleteRate"] < 1,
+        "a mark-delete rate below 1 (managedLedgerMaxMarkDeleteRate, in manifests "
+        "maxMarkDeleteRate) is not supported: brokers store cursors once a second, and at once "
+        "if a client waits for the receipt of an ack; leave it out or set 0, 1 or more",
+        "self.?maxMarkDeleteRate.orValue(-1.0) <= 0.0 || self.maxMarkDeleteRate >= 1.0",
     ),
     broker_setting="ensemble_size, write_quorum, ack_quorum",
     document="persistence",

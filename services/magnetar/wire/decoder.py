@@ -32,7 +32,9 @@ from magnetar.wire.framing import (
 )
 from magnetar.wire.hot import (
     COMMAND_BYTES_MAX,
+    DELIVER_AT_TAG,
     MESSAGE_COUNT_MAX,
+    may_be_delayed,
     plain_ack,
     plain_send,
     scan_ack,
@@ -131,7 +133,7 @@ class FrameDecoder:
         buffer = self._buffer
         data, view, position, end = buffer.data, buffer.view, buffer.start, buffer.end
         total_bytes_max = self._total_bytes_max
-        head_at, entry_head_at, checksum = _head_at, _entry_head_at, crc32c
+        head_at, entry_head_at, checksum, find = _head_at, _entry_head_at, crc32c, bytes.find
         run_producer_id = -1
         runs = _Runs(events)
         while end - position >= 8:
@@ -176,9 +178,15 @@ class FrameDecoder:
                     break
             if at != command_end or sequence_id < 0:
                 break
-            position = frame_end
             entry = view[command_end:frame_end].tobytes()
             magic, expected, metadata_size = entry_head_at(data, command_end)
+            if message_count == 1 and (  # `may_be_delayed`, without a call in nearly all cases
+                find(entry, DELIVER_AT_TAG, 14, 14 + metadata_size) > 0
+                if magic == CHECKSUM_MAGIC
+                else may_be_delayed(entry)
+            ):
+                break
+            position = frame_end
             if (
                 magic != CHECKSUM_MAGIC
                 or checksum(entry[6:]) != expected
@@ -253,7 +261,7 @@ def _take_send(command: CommandSend, entry: bytes, events: list[Event]) -> None:
     plain = plain_send(command)
     if fault is not None:
         events.append(BadSend(command.producer_id, command.sequence_id, *fault))
-    elif plain is None:
+    elif plain is None or (plain[3] == 1 and may_be_delayed(entry)):
         events.append(Send(command, entry))
     else:
         producer_id, sequence_id, highest_sequence_id, message_count = plain

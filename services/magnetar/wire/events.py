@@ -32,7 +32,10 @@ class SendRun(msgspec.Struct, gc=False):
 
 
 class Send(msgspec.Struct, gc=False):
-    """One SEND with a transaction, marker, message id or odd numbers; its checksum is verified."""
+    """One SEND with a transaction, marker, message id, odd numbers or perhaps a delivery time.
+
+    Its checksum is verified.
+    """
 
     command: CommandSend
     entry: bytes

@@ -9,10 +9,14 @@ from typing import Final
 
 from magnetar.wire._pb.PulsarApi_pb2 import CommandAck, CommandSend
 from magnetar.wire.events import AckOne, Flow
+from magnetar.wire.framing import CHECKSUM_HEADER_BYTES, CHECKSUM_MAGIC, METADATA_SIZE_BYTES
 from magnetar.wire.message_id import signed64
 
+_CHECKSUM_MAGIC: Final = CHECKSUM_MAGIC.to_bytes(2)
 SEQUENCE_ID_MAX: Final = 2**63 - 1
 MESSAGE_COUNT_MAX: Final = 2**31 - 1
+DELIVER_AT_TAG: Final = b"\x98\x01"
+"""The tag of `MessageMetadata.deliver_at_time` (field 19, a varint)."""
 COMMAND_BYTES_MAX: Final = 131
 """Greatest `BaseCommand` whose field has a one-byte length."""
 
@@ -82,6 +86,19 @@ def plain_send(command: CommandSend) -> tuple[int, int, int, int] | None:
     if max(sequence_id, highest_sequence_id) > SEQUENCE_ID_MAX or command.num_messages < 1:
         return None
     return command.producer_id, sequence_id, highest_sequence_id, command.num_messages
+
+
+def may_be_delayed(entry: bytes) -> bool:
+    """Whether an entry's metadata may have a delivery time: true if its tag's bytes occur.
+
+    A false alarm costs one parse; entries without the bytes, nearly all, are not parsed. Clients
+    send delayed messages outside of batches, so entries of several messages need no check.
+    """
+    start = METADATA_SIZE_BYTES
+    if entry[:2] == _CHECKSUM_MAGIC:
+        start += CHECKSUM_HEADER_BYTES
+    size = int.from_bytes(entry[start - METADATA_SIZE_BYTES : start])
+    return entry.find(DELIVER_AT_TAG, start, start + size) > 0
 
 
 def plain_ack(command: CommandAck) -> AckOne | None:

@@ -70,8 +70,13 @@ async def test_a_valid_value_is_kept_and_removed(
     value = data.draw(drawn.filter(lambda one: allowed(policy, one)))
     unset = await stored(admin, level, policy)
     path = f"{base(level)}/{rest_.setting_path}"
-    await admin.done(rest_.set_verb, path, value)
     wanted = kind.check(value)
+    if (reason := policy.unsupported(wanted, "standalone")) is not None:
+        refused = await admin.call(rest_.set_verb, path, value)
+        assert (refused.status_code, refused.json()) == (405, {"reason": reason})
+        assert await stored(admin, level, policy) == unset
+        return
+    await admin.done(rest_.set_verb, path, value)
     _, found = await stored(admin, level, policy)
     if policy is BACKLOG_QUOTA:
         found = {key: one for key, one in found["destination_storage"].items() if key != "limit"}

@@ -17,11 +17,18 @@ import pytest
 
 from magnetar.admin.app import create_app
 from magnetar.broker.settings import BrokerSettings
+from magnetar.policies import registry
 
 from .support import start_service, stop_service
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "policies" / "pulsar-4.2.4.json"
 POLICIES = json.loads(GOLDEN.read_text())
+BY_PATH = {
+    at.path.rpartition("/")[2]: policy
+    for policy in registry.POLICIES
+    for at in (policy.namespace, policy.topic)
+    if at is not None
+}
 QUOTA_BYTES = 10 << 30
 """`backlogQuotaDefaultLimitGB` of the standalone that was asked."""
 JSON = {"content-type": "application/json"}
@@ -141,6 +148,8 @@ class Replay:
                 return "refused, with another status" if ours in (400, 412) else ""
             if body is None:
                 return "nothing to set" if ours == 400 else ""
+            if ours == 405 and BY_PATH[self.name].limitation is not None:
+                return "refused, as nothing acts on it"
             return STRICTER.get(body, "") or next(
                 (why for part, why in STRICTER_PARTS.items() if part in body), ""
             )

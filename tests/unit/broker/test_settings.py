@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.pulsar_switches import SWITCHES
 from magnetar.broker.setting import SettingsError, settings_of
 from magnetar.broker.settings import StandaloneSettings
 from magnetar.broker.settings_load import load_standalone, pulsar_keys
@@ -86,6 +87,46 @@ def test_a_key_that_has_no_effect_is_warned_of_once(tmp_path: Path) -> None:
     (warning,) = loaded.warnings
     assert warning.count("zookeeperServers") == 1
     assert "tlsEnabled" not in warning
+
+
+ASKING = dict.fromkeys(SWITCHES, "true") | {
+    "brokerServicePortTls": "6651",
+    "webServicePortTls": "8443",
+    "superUserRoles": "admin",
+    "brokerMaxConnectionsPerIp": "10",
+    "maxUnackedMessagesPerBroker": "50000",
+}
+
+
+@pytest.mark.parametrize("key", SWITCHES)
+def test_a_key_that_asks_for_what_nothing_keeps_stops_the_start(tmp_path: Path, key: str) -> None:
+    config = write(tmp_path, f"\n{key}={ASKING[key]}\n")
+    with pytest.raises(SettingsError) as refused:
+        load_standalone({}, {}, config)
+    assert f"{key} in {config} line 2" in str(refused.value)
+    assert SWITCHES[key].feature in str(refused.value)
+    with pytest.raises(SettingsError, match=f"PULSAR_PREFIX_{key}"):
+        load_standalone({}, {f"PULSAR_PREFIX_{key}": ASKING[key]})
+
+
+@pytest.mark.parametrize("key", SWITCHES)
+def test_a_key_that_asks_for_nothing_is_accepted(tmp_path: Path, key: str) -> None:
+    assert key in pulsar_keys()
+    for off in ("", "0" if "0" in SWITCHES[key].way_out else "false"):
+        if off == "" or "empty" not in SWITCHES[key].way_out:
+            load_standalone({}, {}, write(tmp_path, f"{key}={off}\n"))
+
+
+def test_toml_asks_with_its_own_types(tmp_path: Path) -> None:
+    for text in (
+        "tlsEnabled = true",
+        'superUserRoles = ["admin"]',
+        "brokerMaxConnectionsPerIp = 5",
+    ):
+        with pytest.raises(SettingsError, match="does not support"):
+            load_standalone({}, {}, write(tmp_path, text, "m.toml"))
+    off = "tlsEnabled = false\nsuperUserRoles = []\nbrokerMaxConnectionsPerIp = 0\n"
+    load_standalone({}, {}, write(tmp_path, off, "m.toml"))
 
 
 @pytest.mark.parametrize(

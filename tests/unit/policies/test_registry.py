@@ -108,10 +108,14 @@ ASKS: list[tuple[str, Any, Any]] = [
     ("bookie_affinity", {"bookkeeperAffinityGroupPrimary": "ssd"}, None),
     (
         "persistence",
-        COPIES | {"managedLedgerMaxMarkDeleteRate": 2.5},
+        COPIES | {"managedLedgerMaxMarkDeleteRate": 0.5},
         COPIES | {"managedLedgerMaxMarkDeleteRate": 0},
     ),
-    ("persistence", COPIES | {"managedLedgerMaxMarkDeleteRate": 0.1}, COPIES),
+    (
+        "persistence",
+        COPIES | {"managedLedgerMaxMarkDeleteRate": 0.1},
+        COPIES | {"managedLedgerMaxMarkDeleteRate": 1.0},
+    ),
 ]
 
 

@@ -146,8 +146,18 @@ def _send(send: pb.CommandSend, entry: bytes) -> Flat:
     highest = send.highest_sequence_id
     if odd or send.sequence_id >= 2**63 or highest >= 2**63 or send.num_messages <= 0:
         return ("odd send", send.SerializeToString(), entry)
+    if send.num_messages == 1 and has_delivery_time_bytes(entry):
+        return ("odd send", send.SerializeToString(), entry)
     highest = max(highest, send.sequence_id)
     return ("send", send.producer_id, send.sequence_id, highest, send.num_messages, entry)
+
+
+def has_delivery_time_bytes(entry: bytes) -> bool:
+    """Whether the tag of `deliver_at_time` occurs in the metadata of a sound entry."""
+    if entry[:2] == b"\x0e\x01":
+        entry = entry[6:]
+    metadata = entry[4 : 4 + unpack_from(">I", entry)[0]]
+    return b"\x98\x01" in metadata
 
 
 def entry_is_sound(entry: bytes) -> bool:

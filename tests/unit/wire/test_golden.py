@@ -17,7 +17,7 @@ from magnetar.wire.batch import messages_of
 from magnetar.wire.commands import CommandType
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.encoder import encode_command, encode_error, encode_receipts
-from magnetar.wire.events import AckOne, Command, Event, Flow, SendRun
+from magnetar.wire.events import AckOne, Command, Event, Flow, Send, SendRun
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "wire"
 CLIENTS = ["python_client_3_13_0", "java_client_4_0_8"]
@@ -29,23 +29,41 @@ def described(events: list[Event]) -> list[str]:
     lines = []
     for event in events:
         if isinstance(event, SendRun):
-            for i, entry in enumerate(event.entries):
-                lines.append(
-                    f"SEND {event.producer_id} {event.sequence_ids[i]}"
-                    f"-{event.highest_sequence_ids[i]} x{event.message_counts[i]}"
-                )
-                metadata, messages = messages_of(entry)
-                lines.append(f"  metadata {one_line(metadata)}")
-                for message in messages:
-                    about = one_line(message.metadata) if message.metadata is not None else ""
-                    digest = hashlib.sha256(message.payload).hexdigest()[:16]
-                    lines.append(f"  message {about} {message.payload[:20]!r} {digest}")
+            for numbers in zip(
+                event.sequence_ids,
+                event.highest_sequence_ids,
+                event.message_counts,
+                event.entries,
+                strict=True,
+            ):
+                lines += _send(event.producer_id, *numbers)
+        elif isinstance(event, Send):  # with a delivery time
+            lines += _send(
+                event.command.producer_id,
+                event.command.sequence_id,
+                max(event.command.highest_sequence_id, event.command.sequence_id),
+                event.command.num_messages,
+                event.entry,
+            )
         elif isinstance(event, Command):
             name = CommandType.Name(event.type)  # type: ignore[arg-type]
             lines.append(f"{name} {one_line(event.message)}".rstrip())
         else:
             assert isinstance(event, (AckOne, Flow))
             lines.append(repr(event))
+    return lines
+
+
+def _send(
+    producer_id: int, sequence_id: int, highest_id: int, count: int, entry: bytes
+) -> list[str]:
+    lines = [f"SEND {producer_id} {sequence_id}-{highest_id} x{count}"]
+    metadata, messages = messages_of(entry)
+    lines.append(f"  metadata {one_line(metadata)}")
+    for message in messages:
+        about = one_line(message.metadata) if message.metadata is not None else ""
+        digest = hashlib.sha256(message.payload).hexdigest()[:16]
+        lines.append(f"  message {about} {message.payload[:20]!r} {digest}")
     return lines
 
 

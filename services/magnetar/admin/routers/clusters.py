@@ -11,7 +11,7 @@ from magnetar.admin.context import checked_name, service_of, text_of
 from magnetar.admin.described import described
 from magnetar.admin.documents import cluster_document
 from magnetar.admin.routes import Routes
-from magnetar.core.errors import MetadataError, NotFound
+from magnetar.core.errors import MetadataError, NotAllowed, NotFound
 
 router = Routes(prefix="/admin/v2/clusters", tags=("clusters",))
 
@@ -82,4 +82,9 @@ async def _cluster_data(request: Request) -> dict[str, Any]:
     body = await bodies.parse(request, dict[str, Any])
     if body is None:
         raise MetadataError("cluster data is required", http_status=400)
+    if body.get("peerClusterNames"):
+        raise NotAllowed(
+            "peerClusterNames is not supported: brokers do not redirect to other clusters; leave "
+            "it out"
+        )
     return cluster_document(body)

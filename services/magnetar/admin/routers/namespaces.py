@@ -26,7 +26,9 @@ from magnetar.admin.routers.policies.documents import (
     checked_document,
     document_fields,
     shown_document,
+    value_in,
 )
+from magnetar.admin.routers.policies.rules import check_honored
 from magnetar.admin.routes import Routes
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.ownership import bundles
@@ -37,6 +39,8 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
 from magnetar.core.errors import AuthorizationError, NotFound
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
+from magnetar.policies.policy import Level
+from magnetar.policies.registry import at
 
 router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placing=at_owner)
 
@@ -254,6 +258,9 @@ async def _new_policies(
                 f"Cluster [{cluster}] is not in the list of allowed clusters list for "
                 f"tenant [{namespace.tenant}]"
             )
+    for policy in at(Level.NAMESPACE):
+        if policy.document in given:
+            check_honored(policy, value_in(policies, policy, service.cluster), service.cluster)
     return policies
 
 

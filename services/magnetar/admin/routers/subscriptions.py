@@ -30,6 +30,7 @@ from magnetar.admin.context import (
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
 from magnetar.admin.documents import MessageId
 from magnetar.admin.routes import Routes
+from magnetar.broker.session.refused import NO_REPLICATED_SUBSCRIPTIONS
 from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
 from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
@@ -54,7 +55,7 @@ async def list_subscriptions(request: Request) -> Response:
     _SUBSCRIPTION,
     summary="Create a subscription",
     openapi_extra=described(
-        query("replicated", "boolean", "Replicated subscriptions are not offered"),
+        query("replicated", "boolean", "Only false: subscriptions are not replicated"),
         AUTHORITATIVE,
         body="Message id to start at (with properties), or nothing for the latest",
         example={"ledgerId": -1, "entryId": -1},
@@ -63,6 +64,8 @@ async def list_subscriptions(request: Request) -> Response:
 @planned(each_partition(all_done(NOT_FOUND_OR_THERE)))
 async def create_subscription(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
+    if bodies.flag(request, "replicated"):
+        raise NotAllowed(NO_REPLICATED_SUBSCRIPTIONS)
     given = await bodies.parse(request, MessageId)
     start = LATEST if given is None else given.position
     properties = {} if given is None else given.properties or {}

@@ -100,8 +100,7 @@ class PublishGate:
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Publishes the run, or as much of it as may go now, and holds the rest."""
         parts = list(self._judged(run))
-        held = producer.held
-        if held is None:
+        if producer.held is None:
             run, error = parts[0]
             if error is None and (granted := self.grant(run)):
                 self.release(
@@ -110,6 +109,15 @@ class PublishGate:
                 parts[:1] = [] if granted == len(run.entries) else [(_part(run, granted), None)]
             if not parts:
                 return
+        self._hold(producer, parts)
+
+    def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
+        """Answers a run of one message with SEND_ERROR, in its turn."""
+        self._hold(producer, [(run, error)])
+
+    def _hold(self, producer: Producer, parts: list[Judged]) -> None:
+        held = producer.held
+        if held is None:
             held = HeldSends(self, self._topic, producer, self._budget)
             self._held[held] = None
         held.add(parts)

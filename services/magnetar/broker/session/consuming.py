@@ -4,6 +4,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from magnetar.broker.session.refused import check_subscribe
 from magnetar.broker.session.schemas import schema_info
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent import PersistentSubscription
@@ -71,6 +72,7 @@ def on_subscribe(
 
 
 def _request(command: pb.CommandSubscribe, name: TopicName) -> SubscribeRequest:
+    check_subscribe(command)
     sub_type = SubType(command.subType)
     if not command.subscription:
         raise MetadataError("Empty subscription name")

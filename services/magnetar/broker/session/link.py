@@ -29,6 +29,10 @@ SERVER_REQUEST_ID: Final = 2**64 - 1
 BROKER_ENTRY_METADATA_VERSION: Final = 18
 ACTIVE_CONSUMER_CHANGE_VERSION: Final = 12
 
+_CPP: Final = "Pulsar-CPP"
+"""How the version of the C++ client begins, and of those built on it, Python's among them. It fails
+a message alone only for a checksum error; after any other code it reconnects and sends the message
+again, for ever. Its log has the text."""
 _ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
 
 
@@ -182,8 +186,11 @@ class Link:
         self.published(run.size_bytes)
         if producer.closed:
             return
+        code = error.code
+        if code is ServerError.NOT_ALLOWED_ERROR and self.client_version.startswith(_CPP):
+            code = ServerError.CHECKSUM_ERROR
         for sequence_id in run.sequence_ids:
-            self.send_error(producer.producer_id, sequence_id, error.code, error.message)
+            self.send_error(producer.producer_id, sequence_id, code, error.message)
 
     def send_error(self, producer_id: int, sequence_id: int, code: ServerError, text: str) -> None:
         """Refuses one message."""

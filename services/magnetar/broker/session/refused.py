@@ -1,22 +1,51 @@
-"""Commands that this broker does not serve: each gets the protocol's own error, none hangs.
+"""What this broker does not serve: each command gets the protocol's own error, none hangs.
 
 Transactions answer as a Pulsar broker with transactions off; scalable topics (PIP-460) carry the
-error in their own update messages, as their clients expect.
+error in their own update messages, as their clients expect. Fields that ask for what nothing acts
+on are refused too (`send_refusal`, `check_subscribe`): a client that got SUCCESS would believe it.
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.core.errors import NotAllowed, ServerError
+from magnetar.core.errors import MagnetarError, MetadataError, NotAllowed, ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
+from magnetar.wire.entry import parse_metadata
+from magnetar.wire.events import Send
+from magnetar.wire.framing import MalformedEntry
 
 if TYPE_CHECKING:
     from magnetar.broker.session.session import Session
 
+NO_DELAYED_DELIVERY: Final = (
+    "Delayed delivery is not supported by this broker: send the message without a delivery time"
+)
+NO_REPLICATED_SUBSCRIPTIONS: Final = (
+    "Replicated subscriptions are not supported by this broker: subscribe without "
+    "replicateSubscriptionState"
+)
 _NO_SCALABLE: Final = "Scalable topics are not enabled on this broker"
 _NO_WATCH: Final = "Transaction coordinator discovery is not enabled on this broker"
 _NOT_ALLOWED: Final = int(ServerError.NOT_ALLOWED_ERROR)
+
+
+def send_refusal(event: Send, now_ms: int) -> MagnetarError | None:
+    """Why a message must not be stored as it is; None if it may be."""
+    command = event.command
+    if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+        return NotAllowed("Transactions are not enabled on this broker")
+    try:
+        deliver_at_ms = parse_metadata(event.entry).deliver_at_time
+    except MalformedEntry as error:
+        return MetadataError(str(error))
+    return NotAllowed(NO_DELAYED_DELIVERY) if deliver_at_ms > now_ms else None
+
+
+def check_subscribe(command: pb.CommandSubscribe) -> None:
+    """Raises NotAllowed if SUBSCRIBE asks for what nothing acts on."""
+    if command.replicate_subscription_state:
+        raise NotAllowed(NO_REPLICATED_SUBSCRIPTIONS)
 
 
 def _no_transactions(session: "Session", command: Any) -> None:

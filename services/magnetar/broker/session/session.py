@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.session.attaching import Attaching, Key
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
+from magnetar.broker.session.refused import send_refusal
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.producer import Producer
 from magnetar.core.collecting import collecting
@@ -152,14 +153,10 @@ class Session:
     # -- the hot path ----------------------------------------------------------------------
 
     def _send(self, run: SendRun) -> None:
-        found = self.producers.get(run.producer_id)
+        found = self._ready_producer(run.producer_id)
         if found is None:
-            self._unknown_producer(run.producer_id)
             return
         producer, topic = found
-        if producer.closed or not producer.ready:
-            producer.missed = True
-            return  # sent away meanwhile: the client resends to the producer's next life
         gate = topic.gate
         if gate is not None:
             gate.publish(producer, run)
@@ -173,14 +170,6 @@ class Session:
                 self.link.send_error(event.producer_id, event.sequence_id, event.code, event.reason)
             return
         command = event.command
-        if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
-            self.link.send_error(
-                command.producer_id,
-                command.sequence_id,
-                ServerError.NOT_ALLOWED_ERROR,
-                "Transactions are not enabled on this broker",
-            )
-            return
         highest = max(command.highest_sequence_id, command.sequence_id)
         run = SendRun(
             command.producer_id,
@@ -190,7 +179,24 @@ class Session:
             [event.entry],
             len(event.entry),
         )
-        self._send(run)
+        error = send_refusal(event, self.service.clock.now_ms())
+        if error is None:
+            self._send(run)
+        elif (found := self._ready_producer(run.producer_id)) is not None:
+            producer, topic = found
+            topic.refuse(producer, run, error)
+
+    def _ready_producer(self, producer_id: int) -> tuple[Producer, Any] | None:
+        """The producer and its topic; None where what it sends is dropped."""
+        found = self.producers.get(producer_id)
+        if found is None:
+            self._unknown_producer(producer_id)
+            return None
+        producer = found[0]
+        if producer.closed or not producer.ready:
+            producer.missed = True
+            return None  # sent away meanwhile: the client resends to the producer's next life
+        return found
 
     def _unknown_producer(self, producer_id: int) -> None:
         if producer_id in self.closed_producers:

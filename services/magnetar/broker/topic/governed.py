@@ -27,7 +27,13 @@ from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
-from magnetar.core.errors import ConsumerBusy, MetadataError, NotAllowed, ProducerBusy
+from magnetar.core.errors import (
+    ConsumerBusy,
+    MagnetarError,
+    MetadataError,
+    NotAllowed,
+    ProducerBusy,
+)
 from magnetar.core.names import TopicName
 from magnetar.policies import admission, caps, rates
 from magnetar.policies.policy import Policy
@@ -152,6 +158,12 @@ class GovernedTopic(ABC):
             self.gate = None
         if encrypted:
             self.producers.send_away(lambda producer: not producer.encrypted)
+
+    def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
+        """Answers one message with SEND_ERROR, after the receipts of what came before it."""
+        if self.gate is None:  # it goes again once the refusal is sent
+            self.gate = PublishGate(self, self._context.held)
+        self.gate.refuse(producer, run, error)
 
     # -- when somebody attaches
 

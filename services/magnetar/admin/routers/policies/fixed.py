@@ -25,6 +25,7 @@ from magnetar.admin.routers.policies.forms import InvalidPolicy
 from magnetar.admin.routers.policies.topics import TOPIC_PATH
 from magnetar.admin.routes import Routes
 from magnetar.broker.resources import Document
+from magnetar.core.errors import NotAllowed
 
 router = Routes(prefix="/admin/v2")
 
@@ -79,7 +80,7 @@ async def get_of_topic(request: Request) -> Response:
 
 @router.get(
     _PATH + "/schemaAutoUpdateCompatibilityStrategy",
-    summary="Superseded by schemaCompatibilityStrategy; kept and shown only",
+    summary="Superseded by schemaCompatibilityStrategy",
     tags=("namespaces",),
 )
 async def get_old_strategy(request: Request) -> Response:
@@ -90,7 +91,7 @@ async def get_old_strategy(request: Request) -> Response:
 
 @router.put(
     _PATH + "/schemaAutoUpdateCompatibilityStrategy",
-    summary="Superseded by schemaCompatibilityStrategy; kept and shown only",
+    summary="Superseded by schemaCompatibilityStrategy: only null is accepted",
     tags=("namespaces",),
     openapi_extra=described(body="A strategy", example="Backward"),
 )
@@ -102,9 +103,14 @@ async def put_old_strategy(request: Request) -> Response:
             f"{given!r}"
         )
 
+    if given is not None:
+        raise NotAllowed(
+            "schemaAutoUpdateCompatibilityStrategy is not supported: brokers check schemas by "
+            "schemaCompatibilityStrategy; set that instead"
+        )
+
     def change(document: Document) -> Document:
-        changed = {key: value for key, value in document.items() if key != _OLD_STRATEGY}
-        return changed if given is None else {**changed, _OLD_STRATEGY: given}
+        return {key: value for key, value in document.items() if key != _OLD_STRATEGY}
 
     await service_of(request).resources.update_policies(namespace_of(request), change)
     return done()

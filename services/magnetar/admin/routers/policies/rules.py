@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from magnetar.admin.routers.policies.forms import InvalidPolicy
 from magnetar.broker.service import BrokerService
-from magnetar.core.errors import AuthorizationError, PreconditionFailed
+from magnetar.core.errors import AuthorizationError, NotAllowed, PreconditionFailed
 from magnetar.core.names import NamespaceName
 from magnetar.policies.admission import REPLICATION
 from magnetar.policies.caps import MAX_MESSAGE_SIZE
@@ -70,6 +70,13 @@ async def check_value(
             "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller "
             f"than that in the broker-level, {bytes_max}"
         )
+    check_honored(policy, value, service.cluster)
+
+
+def check_honored(policy: Policy, value: Any, cluster: str) -> None:
+    """Raises NotAllowed if the value asks for what nothing acts on; None asks for nothing."""
+    if (reason := policy.unsupported(value, cluster)) is not None:
+        raise NotAllowed(reason)
 
 
 async def _check_clusters(
