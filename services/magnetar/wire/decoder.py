@@ -130,12 +130,10 @@ class FrameDecoder:
 
     def _take_sends(self, events: list[Event]) -> None:  # noqa: C901  # calls are what costs here
         """Decodes plain SENDs up to the first frame that is incomplete or anything else."""
-        buffer = self._buffer
+        buffer, total_bytes_max = self._buffer, self._total_bytes_max
         data, view, position, end = buffer.data, buffer.view, buffer.start, buffer.end
-        total_bytes_max = self._total_bytes_max
         head_at, entry_head_at, checksum, find = _head_at, _entry_head_at, crc32c, bytes.find
-        run_producer_id = -1
-        runs = _Runs(events)
+        run_producer_id, runs = -1, _Runs(events)
         while end - position >= 8:
             total, size, start, tag, producer_id = head_at(data, position)
             frame_end = position + 4 + total
@@ -180,18 +178,14 @@ class FrameDecoder:
                 break
             entry = view[command_end:frame_end].tobytes()
             magic, expected, metadata_size = entry_head_at(data, command_end)
-            if message_count == 1 and (  # `may_be_delayed`, without a call in nearly all cases
-                find(entry, DELIVER_AT_TAG, 14, 14 + metadata_size) > 0
-                if magic == CHECKSUM_MAGIC
-                else may_be_delayed(entry)
-            ):
+            delayed = find(entry, DELIVER_AT_TAG, 14, 14 + metadata_size) > 0  # `may_be_delayed`
+            if message_count == 1 and (delayed or magic != CHECKSUM_MAGIC):
                 break
             position = frame_end
-            if (
-                magic != CHECKSUM_MAGIC
-                or checksum(entry[6:]) != expected
-                or not 0 < metadata_size <= total - size - 14
-            ) and (fault := entry_fault(entry)):
+            sound = magic == CHECKSUM_MAGIC and checksum(entry[6:]) == expected
+            if not (sound and 0 < metadata_size <= total - size - 14) and (
+                fault := entry_fault(entry)
+            ):
                 events.append(BadSend(producer_id, sequence_id, *fault))
                 runs.pop(producer_id, None)
                 run_producer_id = -1
