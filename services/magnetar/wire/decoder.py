@@ -178,14 +178,13 @@ class FrameDecoder:
                 break
             entry = view[command_end:frame_end].tobytes()
             magic, expected, metadata_size = entry_head_at(data, command_end)
-            delayed = find(entry, DELIVER_AT_TAG, 14, 14 + metadata_size) > 0  # `may_be_delayed`
-            if message_count == 1 and (delayed or magic != CHECKSUM_MAGIC):
+            if message_count == 1 and (  # `may_be_delayed`, where an entry has a checksum
+                find(entry, DELIVER_AT_TAG, 10, 10 + metadata_size) > 0 or magic != CHECKSUM_MAGIC
+            ):
                 break
             position = frame_end
-            sound = magic == CHECKSUM_MAGIC and checksum(entry[6:]) == expected
-            if not (sound and 0 < metadata_size <= total - size - 14) and (
-                fault := entry_fault(entry)
-            ):
+            sound = magic == CHECKSUM_MAGIC and 0 < metadata_size <= total - size - 14
+            if not (sound and checksum(entry[6:]) == expected) and (fault := entry_fault(entry)):
                 events.append(BadSend(producer_id, sequence_id, *fault))
                 runs.pop(producer_id, None)
                 run_producer_id = -1

@@ -89,15 +89,14 @@ def plain_send(command: CommandSend) -> tuple[int, int, int, int] | None:
 
 
 def may_be_delayed(entry: bytes) -> bool:
-    """Whether an entry's metadata may have a delivery time: true if its tag's bytes occur.
+    """Whether an entry's metadata may have a delivery time: true if its tag's bytes occur there.
 
-    A false alarm costs one parse; entries without the bytes, nearly all, are not parsed. Clients
+    A false alarm costs one parse; nearly all entries lack the bytes and are not parsed. Clients
     send delayed messages outside of batches, so entries of several messages need no check.
     """
-    start = METADATA_SIZE_BYTES
-    if entry[:2] == _CHECKSUM_MAGIC:
-        start += CHECKSUM_HEADER_BYTES
-    size = int.from_bytes(entry[start - METADATA_SIZE_BYTES : start])
+    size_at = CHECKSUM_HEADER_BYTES if entry[:2] == _CHECKSUM_MAGIC else 0
+    start = size_at + METADATA_SIZE_BYTES
+    size = int.from_bytes(entry[size_at:start])
     return entry.find(DELIVER_AT_TAG, start, start + size) > 0
 
 
