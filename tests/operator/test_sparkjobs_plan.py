@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.operator.cluster_world import cluster_of
 
 from magnetar_operator.api_kinds import Object
 from magnetar_operator.cluster.manifests.naming import SPARK_OF
@@ -17,7 +18,7 @@ from magnetar_operator.sparkjobs import figures, manifests, submit
 from magnetar_operator.sparkjobs.cron import BadSchedule, Schedule
 from magnetar_operator.sparkjobs.plan import Observed, Problem, Remove, Start, plan
 from magnetar_operator.sparkjobs.status import status
-from magnetar_operator.sparkjobs.wanted import Job, Place
+from magnetar_operator.sparkjobs.wanted import Job, Place, place_in
 
 UTC = datetime.UTC
 NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -148,6 +149,47 @@ def test_pods_are_restricted_and_only_the_driver_has_a_token() -> None:
     assert driver["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "2"
     assert driver["metadata"]["labels"][SPARK_OF] == "demo"
     assert manifests.rights(job(serviceAccountName="mine")) == []
+
+
+ETCD = {"endpoints": ["http://etcd:2379"]}
+USER = {"metadata_username": "magnetar", "metadata_password_file": "/secrets/etcd/password"}
+PREFIX = "/magnetar/b"
+
+
+@pytest.mark.parametrize(
+    ("spec", "variables"),
+    [
+        ({}, {}),
+        ({"etcd": {"external": {**ETCD, "prefix": PREFIX}}}, {"METADATA_ROOT": PREFIX}),
+        ({"broker": {"config": {"metadata_root": PREFIX}}}, {"METADATA_ROOT": PREFIX}),
+        (
+            {
+                "etcd": {"external": {**ETCD, "prefix": PREFIX}},
+                "broker": {"config": {**USER, "metadata_tls_ca_file": "/ca.crt"}},
+            },
+            {
+                "METADATA_ROOT": PREFIX,
+                "METADATA_USERNAME": "magnetar",
+                "METADATA_PASSWORD_FILE": "/secrets/etcd/password",
+                "METADATA_TLS_CA_FILE": "/ca.crt",
+            },
+        ),
+    ],
+)
+def test_a_job_reads_the_metadata_that_brokers_read(
+    spec: dict[str, Any], variables: dict[str, str]
+) -> None:
+    cluster = cluster_of(**spec)
+    place = place_in(cluster, is_ready=True)
+    made = manifests.run(job(place, type="Offload"), place, "", None)
+    pod = made["spec"]["template"]
+    executor = json.loads(pod["metadata"]["annotations"][manifests.TEMPLATE])
+    for one in (pod, executor):
+        (container,) = one["spec"]["containers"]
+        told = {each["name"]: each.get("value") for each in container["env"]}
+        given = {name: value for name, value in told.items() if "METADATA" in name}
+        url = {"MAGNETAR_METADATA_URL": cluster.metadata_url}
+        assert given == url | {f"MAGNETAR_{name}": value for name, value in variables.items()}
 
 
 def test_a_volume_of_cold_data_is_mounted_only_where_it_is() -> None:

@@ -184,6 +184,7 @@ def _container(job: Job, place: Place, role: str) -> Object:
     environment = [
         {"name": "HOME", "value": TMP},
         {"name": "MAGNETAR_METADATA_URL", "value": place.metadata_url},
+        *({"name": name, "value": value} for name, value in sorted(place.metadata.items())),
     ]
     credentials = job.spec.credentials
     if place.offload is not None:
