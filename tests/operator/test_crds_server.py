@@ -193,6 +193,15 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "supported values"),
     "four fields of cron": (
         "SparkJob", {"type": "Backlog", "schedule": "0 3 * *"}, "should match"),
+    "a deadline that Kubernetes never meets": (
+        "SparkJob", {"type": "Backlog", "schedule": "0 3 * * *", "startingDeadline": "9s"},
+        "startingDeadline must be 10 s or more"),
+    "a deadline in milliseconds": (
+        "SparkJob", {"type": "Backlog", "schedule": "0 3 * * *", "startingDeadline": "9999ms"},
+        "startingDeadline must be 10 s or more"),
+    "a deadline of none": (
+        "SparkJob", {"type": "Backlog", "schedule": "0 3 * * *", "startingDeadline": 0},
+        "startingDeadline must be 10 s or more"),
     "a time zone for nothing": (
         "SparkJob", {"type": "Backlog", "timeZone": "Europe/Berlin"}, "timeZone is for a schedule"),
 }  # fmt: skip
@@ -210,6 +219,8 @@ OFF: Final[dict[str, tuple[str, dict[str, Any]]]] = {
         {"broker": {"config": {"authenticationEnabled": "false", "tlsEnabled": "False",
                                "brokerServicePortTls": "", "ackQuorum": 2}}}),
     "a tenant of one cluster": ("Tenant", {"allowedClusters": ["here"]}),
+    "the shortest deadline": (
+        "SparkJob", {"type": "Backlog", "schedule": "0 3 * * *", "startingDeadline": 10}),
     "a path in an external etcd": (
         "MagnetarCluster",
         {"etcd": {"external": {"endpoints": ["http://etcd:2379"], "prefix": "/magnetar/one"}}}),

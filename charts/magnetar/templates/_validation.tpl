@@ -29,6 +29,7 @@ metadata_url: etcd.replicaCount or etcd.external
 metadata_root: metadataPrefix
 clusterName: fullnameOverride
 cluster_name: fullnameOverride
+cluster_owner: nothing; it is the release's namespace and name
 brokerServicePort: broker.ports.pulsar
 webServicePort: broker.ports.http
 bookiePort: bookkeeper.ports.bookie

@@ -127,11 +127,7 @@ def container(
             field_variable("POD_IP", "status.podIP"),
             {"name": "MAGNETAR_CLUSTER_NAME", "value": cluster.cluster_name},
             {"name": "MAGNETAR_METADATA_URL", "value": cluster.metadata_url},
-            *(
-                {"name": METADATA_ROOT, "value": external.prefix}
-                for external in (cluster.spec.etcd.external,)
-                if external is not None and external.prefix is not None
-            ),
+            *_shared_metadata(cluster),
             {"name": "MAGNETAR_LOG_FORMAT", "value": "json"},
             {"name": "MAGNETAR_HOST", "value": "0.0.0.0"},  # noqa: S104  a pod's own network
             *({"name": name, "value": value} for name, value in environment.items()),
@@ -139,6 +135,18 @@ def container(
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],  # noqa: S108
         **probes("http", live="/healthz", ready="/readyz"),
     }
+
+
+def _shared_metadata(cluster: Cluster) -> list[Object]:
+    """Tells the cluster from others in the same external etcd."""
+    external = cluster.spec.etcd.external
+    if external is None:
+        return []
+    owner = f"{cluster.namespace}/{cluster.name}"
+    found: list[Object] = [{"name": "MAGNETAR_CLUSTER_OWNER", "value": owner}]
+    if external.prefix is not None:
+        found.append({"name": METADATA_ROOT, "value": external.prefix})
+    return found
 
 
 def field_variable(name: str, path: str) -> Object:
