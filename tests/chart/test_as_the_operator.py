@@ -50,14 +50,27 @@ OWN_LABELS = {"release", "magnetar.io/cluster"}
 """Whose the object is: Helm's release, or the operator's resource."""
 
 
-def made_by_operator(values: dict[str, Any]) -> Cluster:
-    """The cluster as the operator reads it from what the chart made of the values."""
+def made_of(values: dict[str, Any]) -> ClusterSpec:
+    """What the chart makes of the values for the operator."""
     manifests = rendered(values=json.dumps({**values, "operator": {"enabled": True}}))
     resource = of_kind(manifests, "MagnetarCluster")[RELEASE]
-    spec = msgspec.convert(resource["spec"], ClusterSpec)
+    return msgspec.convert(resource["spec"], ClusterSpec)
+
+
+def made_by_operator(values: dict[str, Any]) -> Cluster:
+    """The cluster as the operator reads it from what the chart made of the values."""
+    spec = made_of(values)
     assert spec.image is not None
     assert spec.etcd.image is not None
     return Cluster(RELEASE, "default", "uid", spec, spec.image, spec.etcd.image)
+
+
+def test_the_path_of_metadata_is_the_operators_too() -> None:
+    external = {"endpoints": ["http://etcd:2379"]}
+    values = {"etcd": {"external": external}, "metadataPrefix": "/magnetar/orders"}
+    found = made_of(values).etcd.external
+    assert found is not None
+    assert found.prefix == "/magnetar/orders"
 
 
 @pytest.fixture(scope="module", params=["defaults", "many values"])

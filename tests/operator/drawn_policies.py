@@ -1,13 +1,15 @@
 """Hypothesis strategies for values of policies as manifests have them, from the policies' types.
 
-Each part is valid by itself (in range, of a whole number of units); the rules between the fields
-of a record may hold or not.
+Each part is valid by itself (in range, of a whole number of units). The rules between the fields of
+a record may hold or not in `manifests`; they hold in `valid`, without filtering what was drawn.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from magnetar.policies.policy import Policy
 from magnetar.policies.types import (
     Boolean,
     Choice,
@@ -48,6 +50,38 @@ def manifests(kind: Type) -> st.SearchStrategy[Any]:
             )
         case Record():
             return _records(kind)
+
+
+def valid(policy: Policy) -> st.SearchStrategy[Any]:
+    """Values of a policy that REST takes: the rules between fields hold as well."""
+    return manifests(policy.type).map(_MENDED.get(policy.name, lambda value: value))
+
+
+def _copies_in_order(value: dict[str, Any]) -> dict[str, Any]:
+    names = ("ensembleSize", "writeQuorum", "ackQuorum")
+    counts = sorted((value[name] for name in names), reverse=True)
+    return value | dict(zip(names, counts, strict=True))
+
+
+def _both_limits_or_none(value: dict[str, Any]) -> dict[str, Any]:
+    limits = [value["time"], value["size"]]
+    if any(str(limit).startswith("0") for limit in limits):
+        return {"time": 0, "size": 0}
+    return value
+
+
+def _partitions_where_partitioned(value: dict[str, Any]) -> dict[str, Any]:
+    if value.get("topicType") == "partitioned":
+        return value | {"defaultNumPartitions": max(1, value.get("defaultNumPartitions", 1))}
+    return value
+
+
+_MENDED: Final[Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "persistence": _copies_in_order,
+    "retention": _both_limits_or_none,
+    "auto_topic_creation": _partitions_where_partitioned,
+}
+"""By policy: a drawn value as one for which the rules hold."""
 
 
 def _records(kind: Record) -> st.SearchStrategy[dict[str, Any]]:

@@ -62,6 +62,63 @@ def test_what_is_complete_is_left_alone() -> None:
     assert again.again_s is None
 
 
+def test_a_stored_setting_that_has_no_effect_is_named_in_ready() -> None:
+    """The API server lets an object keep a value that it refuses in a new one."""
+    secret = {"name": "s"}
+    external = {"endpoints": ["e:2379"], "tls": secret, "auth": secret}
+    world = made(
+        broker={"config": {"authenticationEnabled": "True", "authorizationEnabled": "false"}},
+        bookie={"config": {"PULSAR_PREFIX_tlsEnabled": "true"}},
+        etcd={"external": external},
+    )
+    problems = world.plan().problems
+    assert [one.partition(" is ")[0] for one in problems] == [
+        "spec.broker.config.authenticationEnabled",
+        "spec.bookie.config.PULSAR_PREFIX_tlsEnabled",
+        "spec.etcd.external.tls",
+        "spec.etcd.external.auth",
+    ]
+    assert made().plan().problems == []
+
+
+def test_all_parts_work_below_the_prefix_of_an_external_etcd() -> None:
+    external = {"endpoints": ["e:2379"], "prefix": "/magnetar/b"}
+    world = made(etcd={"external": external}, autorecovery={"mode": "Separate"})
+    for kind, name in (
+        ("StatefulSet", "bookie"), ("Deployment", "broker"), ("Deployment", "recovery")
+    ):  # fmt: skip
+        (container,) = world.objects[kind, f"c-{name}"]["spec"]["template"]["spec"]["containers"]
+        variables = {one["name"]: one.get("value") for one in container["env"]}
+        assert variables["MAGNETAR_METADATA_ROOT"] == "/magnetar/b"
+    assert world.plan().problems == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"broker": {"config": {"metadata_root": "/b"}}}, "spec.bookie.config.metadata_root"),
+        (
+            {
+                "etcd": {"external": {"endpoints": ["e:2379"], "prefix": "/a"}},
+                "bookie": {"config": {"MAGNETAR_METADATA_ROOT": "/b"}},
+            },
+            "spec.etcd.external.prefix is /a",
+        ),
+        (
+            {
+                "broker": {"config": {"metadata_root": "/b"}},
+                "bookie": {"config": {"metadata_root": "/b"}},
+                "autorecovery": {"mode": "Separate"},
+            },
+            "spec.autorecovery.config.metadata_root is absent",
+        ),
+    ],
+)
+def test_parts_that_work_below_different_paths_are_named(spec: dict[str, Any], named: str) -> None:
+    (problem,) = made(**spec).plan().problems
+    assert named in problem
+
+
 def test_external_etcd_is_not_made() -> None:
     world = made(etcd={"external": {"endpoints": ["e1:2379", "https://e2:2379"]}})
     assert ("StatefulSet", "c-etcd") not in world.objects

@@ -46,7 +46,7 @@ def test_the_server_takes_the_policies_that_rest_takes(
         value = data.draw(manifests(policy.type))
         wrong = ""
         try:
-            to_rest(policy, value)
+            wrong = policy.unsupported(to_rest(policy, value)) or ""
         except PolicyInvalid as error:
             wrong = error.text
         spec = {**SHORTEST[kind], "policies": {policy.manifest: value}}

@@ -121,6 +121,32 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "MagnetarCluster",
         {"etcd": {"replicas": 3, "external": {"endpoints": ["http://etcd:2379"]}}},
         "external excludes replicas"),
+    "certificates of an external etcd": (
+        "MagnetarCluster",
+        {"etcd": {"external": {"endpoints": ["http://etcd:2379"], "tls": {"name": "s"}}}},
+        "tls is not supported"),
+    "a user of an external etcd": (
+        "MagnetarCluster",
+        {"etcd": {"external": {"endpoints": ["http://etcd:2379"], "auth": {"name": "s"}}}},
+        "auth is not supported"),
+    "a prefix that is no path": (
+        "MagnetarCluster",
+        {"etcd": {"external": {"endpoints": ["http://etcd:2379"], "prefix": "orders/"}}},
+        "should match"),
+    "authentication of clients": (
+        "MagnetarCluster", {"broker": {"config": {"authenticationEnabled": "true"}}},
+        "config has a setting that is not supported"),
+    "TLS on a port": (
+        "MagnetarCluster", {"broker": {"config": {"PULSAR_PREFIX_brokerServicePortTls": 6651}}},
+        "config has a setting that is not supported"),
+    "authentication of bookies": (
+        "MagnetarCluster", {"bookie": {"config": {"bookieAuthProviderFactoryClass": "a.B"}}},
+        "config has a setting that is not supported"),
+    "deduplication in autorecovery's settings": (
+        "MagnetarCluster", {"autorecovery": {"config": {"brokerDeduplicationEnabled": "True"}}},
+        "config has a setting that is not supported"),
+    "a tenant of two clusters": (
+        "Tenant", {"allowedClusters": ["here", "there"]}, "allowedClusters is not supported"),
     "an external etcd of no address": (
         "MagnetarCluster", {"etcd": {"external": {"endpoints": []}}}, "at least 1 items"),
     "two etcd members": (
@@ -167,6 +193,15 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "supported values"),
     "four fields of cron": (
         "SparkJob", {"type": "Backlog", "schedule": "0 3 * *"}, "should match"),
+    "a deadline that Kubernetes never meets": (
+        "SparkJob", {"type": "Backlog", "schedule": "0 3 * * *", "startingDeadline": "9s"},
+        "startingDeadline must be 10 s or more"),
+    "a deadline in milliseconds": (
+        "SparkJob", {"type": "Backlog", "schedule": "0 3 * * *", "startingDeadline": "9999ms"},
+        "startingDeadline must be 10 s or more"),
+    "a deadline of none": (
+        "SparkJob", {"type": "Backlog", "schedule": "0 3 * * *", "startingDeadline": 0},
+        "startingDeadline must be 10 s or more"),
     "a time zone for nothing": (
         "SparkJob", {"type": "Backlog", "timeZone": "Europe/Berlin"}, "timeZone is for a schedule"),
 }  # fmt: skip
@@ -178,6 +213,35 @@ def test_what_cannot_be_is_refused(case: str, resources: Resources) -> None:
     assert text in resources.refusal(kind, spec)
 
 
+OFF: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "switches": (
+        "MagnetarCluster",
+        {"broker": {"config": {"authenticationEnabled": "false", "tlsEnabled": "False",
+                               "brokerServicePortTls": "", "ackQuorum": 2}}}),
+    "a tenant of one cluster": ("Tenant", {"allowedClusters": ["here"]}),
+    "the shortest deadline": (
+        "SparkJob", {"type": "Backlog", "schedule": "0 3 * * *", "startingDeadline": 10}),
+    "a path in an external etcd": (
+        "MagnetarCluster",
+        {"etcd": {"external": {"endpoints": ["http://etcd:2379"], "prefix": "/magnetar/one"}}}),
+    "policies": (
+        "Namespace",
+        {**SHORTEST["Namespace"], "policies": {
+            "deduplication": False, "deduplicationSnapshotInterval": "0s",
+            "delayedDelivery": {"active": False}, "replicationClusters": ["here"],
+            "replicatorDispatchRate": {"messages": -1, "bytes": "-1"},
+            "subscriptionAuthMode": "None",
+            "persistence": {"ensembleSize": 2, "writeQuorum": 2, "ackQuorum": 2,
+                            "maxMarkDeleteRate": 0}}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(OFF))
+def test_what_is_not_supported_can_be_switched_off(case: str, resources: Resources) -> None:
+    kind, spec = OFF[case]
+    assert resources.refusal(kind, spec) == ""
+
+
 CLUSTER: Final[dict[str, Any]] = {
     "clusterName": "demo",
     "bookie": {"storage": {"size": "10Gi"}},
@@ -187,6 +251,11 @@ TOPIC: Final[dict[str, Any]] = {"name": "created", "namespaceRef": {"name": "ord
 NAME_TOPIC: Final = SHORTEST["Topic"]
 
 CHANGES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any], str]]] = {
+    "another path of metadata": (
+        "MagnetarCluster",
+        {"etcd": {"external": {"endpoints": ["http://etcd:2379"], "prefix": "/a"}}},
+        {"etcd": {"external": {"endpoints": ["http://etcd:2379"], "prefix": "/b"}}},
+        "prefix cannot be changed"),
     "a smaller volume": (
         "MagnetarCluster", CLUSTER, {**CLUSTER, "bookie": {"storage": {"size": "9Gi"}}},
         "volumes cannot shrink"),

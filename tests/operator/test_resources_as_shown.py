@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.operator.drawn_policies import manifests
+from tests.operator.drawn_policies import valid
 
 from magnetar.admin.routers.policies import forms
 from magnetar.admin.routers.policies.documents import LOCAL, shown_document, with_value
@@ -16,7 +16,7 @@ from magnetar_operator.models.resources import NamespaceSpec, TopicSpec
 from magnetar_operator.resources.desired import PARTITIONS, Desired, desired_of, policy_of
 from magnetar_operator.resources.observed import Observed, namespace, topic_fields
 from magnetar_operator.resources.plan import plan
-from magnetar_operator.resources.targets import NAMESPACE, TOPIC, BadSpec, Target
+from magnetar_operator.resources.targets import NAMESPACE, TOPIC, Target
 
 CLUSTER = "c1"
 DRAWN_PER_POLICY = 25
@@ -24,13 +24,9 @@ SHOWN = [policy for policy in at(Level.NAMESPACE) if policy.document not in LOCA
 
 
 def wanted(policy: Policy, data: Any, spec: type[NamespaceSpec] | type[TopicSpec]) -> Desired:
-    drawn = data.draw(manifests(policy.type))
+    drawn = data.draw(valid(policy))
     name = "a/b" if spec is NamespaceSpec else "a/b/c"
-    try:
-        return desired_of(spec.parse({"name": name, "policies": {policy.manifest: drawn}}))
-    except BadSpec:
-        assume(False)
-        raise
+    return desired_of(spec.parse({"name": name, "policies": {policy.manifest: drawn}}))
 
 
 @pytest.mark.parametrize("policy", SHOWN, ids=lambda policy: policy.name)

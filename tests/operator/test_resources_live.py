@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes import client
-from tests.operator.resource_rig import Live, operator, until
+from tests.operator.resource_rig import Live, manifest, operator, until
 from tests.support.kube import Tool, delete_namespace, fresh_namespace
 from tests.support.server_process import ServerProcess
 
@@ -176,6 +176,25 @@ def test_what_is_refused_says_why_and_what_to_do(live: Live) -> None:
     )
     assert live.ready("Topic", "schemed")["schemaVersion"] == 0
     assert live.say("GET", "/schemas/shop/orders/schemed/schema")["data"] == schema
+
+
+def test_what_is_not_supported_is_refused_before_anything_is_done(live: Live) -> None:
+    """A cluster's name, which the API server cannot know."""
+    live.kubectl.apply(manifest("MagnetarCluster", "local", {"adminUrl": live.url}))
+    where = {"clusterRef": {"name": "local"}}
+    live.apply("Tenant", "far", {**where, "allowedClusters": ["elsewhere"]})
+    assert "name the local cluster only" in live.until("Tenant", "far", "Unsupported")["message"]
+    policies = {"replicationClusters": ["elsewhere"], "messageTTL": "1h"}
+    live.apply("Namespace", "far", {**where, "tenant": "shop", "policies": policies})
+    assert (
+        "spec.policies.replicationClusters"
+        in live.until("Namespace", "far", "Unsupported")["message"]
+    )
+    assert not live.has("/tenants/far")
+    assert not live.has("/namespaces/shop/far")
+    for kind in ("Tenant", "Namespace"):
+        live.delete(kind, "far")
+    live.kubectl("delete", "magnetarcluster", "local")
 
 
 def test_paused_nothing_is_done_and_a_plan_only_tells(live: Live) -> None:

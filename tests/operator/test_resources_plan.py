@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.policies.registry import BY_MANIFEST
-from magnetar_operator.models.resources import NamespaceSpec, TenantSpec, TopicSpec
+from magnetar_operator.models.resources import NamespaceSpec, Placed, TenantSpec, TopicSpec
 from magnetar_operator.resources.desired import (
     INACTIVE,
     KEPT_WHILE_INACTIVE,
@@ -19,6 +19,7 @@ from magnetar_operator.resources.desired import (
     desired_of,
     policy_fields,
     policy_of,
+    unsupported,
 )
 from magnetar_operator.resources.observed import Observed, namespace
 from magnetar_operator.resources.plan import (
@@ -287,6 +288,31 @@ def test_a_manifest_s_policies_are_those_of_rest() -> None:
             "policy": "producer_request_hold",
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("spec", "cluster", "named"),
+    [
+        (TopicSpec.parse({"policies": {"deduplication": True}}), "", "policies.deduplication"),
+        (TopicSpec.parse({"policies": {"deduplication": False}}), "", ""),
+        (NamespaceSpec.parse({"policies": {"replicationClusters": ["here"]}}), "here", ""),
+        (NamespaceSpec.parse({"policies": {"replicationClusters": ["here"]}}), "", ""),
+        (
+            NamespaceSpec.parse({"policies": {"replicationClusters": ["there"]}}),
+            "here",
+            "policies.replicationClusters",
+        ),
+        (TenantSpec.parse({"allowedClusters": ["here"]}), "here", ""),
+        (TenantSpec.parse({"allowedClusters": ["here", "there"]}), "", "allowedClusters"),
+        (TenantSpec.parse({"allowedClusters": ["there"]}), "here", "allowedClusters"),
+    ],
+)
+def test_what_is_not_supported_is_named_with_what_to_do(
+    spec: Placed, cluster: str, named: str
+) -> None:
+    said = unsupported(desired_of(spec), cluster)
+    assert [one.partition(":")[0] for one in said] == ([f"spec.{named}"] if named else [])
+    assert all("not supported" in one and "leave it out" in one for one in said)
 
 
 def test_a_bad_value_is_named() -> None:

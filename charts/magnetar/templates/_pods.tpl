@@ -92,6 +92,10 @@ securityContext:
   value: {{ . | quote }}
 {{- end }}
 {{- $external := .root.Values.etcd.external }}
+{{- if $external.endpoints }}
+- name: MAGNETAR_CLUSTER_OWNER
+  value: {{ printf "%s/%s" .root.Release.Namespace (include "magnetar.name" .root) }}
+{{- end }}
 {{- range $setting, $key := dict "MAGNETAR_METADATA_TLS_CA_FILE" $external.caKey "MAGNETAR_METADATA_TLS_CERT_FILE" $external.certKey "MAGNETAR_METADATA_TLS_KEY_FILE" $external.keyKey "MAGNETAR_METADATA_PASSWORD_FILE" $external.passwordKey }}
 {{- if and $external.endpoints $external.secretName $key }}
 - name: {{ $setting }}

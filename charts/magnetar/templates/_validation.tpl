@@ -29,6 +29,7 @@ metadata_url: etcd.replicaCount or etcd.external
 metadata_root: metadataPrefix
 clusterName: fullnameOverride
 cluster_name: fullnameOverride
+cluster_owner: nothing; it is the release's namespace and name
 brokerServicePort: broker.ports.pulsar
 webServicePort: broker.ports.http
 bookiePort: bookkeeper.ports.bookie
@@ -169,8 +170,8 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- if not (and $values.persistence $values.volumes.persistence $values.bookkeeper.volumes.persistence $values.etcd.volumes.persistence) -}}
 {{- $errors = append $errors "persistence: clusters of the operator have volumes; set it to true, or operator.cluster to false" -}}
 {{- end -}}
-{{- if $values.metadataPrefix -}}
-{{- $errors = append $errors "metadataPrefix: set it as broker.configData and bookkeeper.configData cannot; clusters of the operator have an etcd of their own, leave it empty" -}}
+{{- if and $values.metadataPrefix (not $values.etcd.external.endpoints) -}}
+{{- $errors = append $errors "metadataPrefix: it is for an external etcd that several clusters share; clusters of the operator have an etcd of their own, leave it empty or set etcd.external.endpoints" -}}
 {{- end -}}
 {{- if or $values.etcd.external.secretName $values.etcd.external.username -}}
 {{- $errors = append $errors "etcd.external.secretName: clusters of the operator reach an external etcd without TLS and password only; set operator.cluster to false" -}}

@@ -37,6 +37,7 @@ from magnetar_operator.cluster.manifests.naming import (
 )
 from magnetar_operator.cluster.manifests.pods import config_map, service_account
 from magnetar_operator.cluster.observed import Observed
+from magnetar_operator.cluster.refusals import refusals
 from magnetar_operator.models.values import seconds
 
 WAIT_S: Final = 5.0
@@ -93,6 +94,7 @@ class _Planner:
 
     def plan(self, remembered: int) -> Plan:
         cluster, found = self._cluster, self._plan
+        found.problems += refusals(cluster)
         etcd = self._roll(ETCD, "")
         restarts = "etcd is being restarted" if etcd.stale or etcd.unknown else ""
         bookies = self._roll(BOOKIE, restarts or self._closed())

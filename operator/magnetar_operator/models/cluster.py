@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
+from magnetar_operator.models import switches
 from magnetar_operator.models.base import (
     SERVER_DEFAULT,
     Cel,
@@ -119,6 +120,8 @@ class Broker(Pods, frozen=True, kw_only=True):
         BrokerService()
     )
 
+    rules: ClassVar[tuple[Cel, ...]] = (switches.RULE,)
+
 
 class Quorums(Model, frozen=True, kw_only=True):
     """The copies of each entry, where no policy says otherwise."""
@@ -202,6 +205,7 @@ class Bookie(Pods, frozen=True, kw_only=True):
             "needs so many bookies",
             ".replicas",
         ),
+        switches.RULE,
     )
 
 

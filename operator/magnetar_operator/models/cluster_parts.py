@@ -8,7 +8,17 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from msgspec import Meta
 
-from magnetar_operator.models.base import Cel, Duration, LocalRef, Model, Name, Raw, Url
+from magnetar_operator.models import switches
+from magnetar_operator.models.base import (
+    Cel,
+    Duration,
+    LocalRef,
+    Model,
+    Name,
+    Raw,
+    Url,
+    constant,
+)
 from magnetar_operator.models.pods import Config, Pods, Resources, Storage
 
 MEMBERS_DEFAULT: Final[Literal[3]] = 3
@@ -26,20 +36,38 @@ class ExternalEtcd(Model, frozen=True, kw_only=True):
             examples=[["http://etcd-0.etcd:2379"]],
         ),
     ]
+    prefix: Annotated[
+        Annotated[str, Meta(pattern=r"^(/[-._a-zA-Z0-9]+)+$", max_length=255)] | None,
+        Meta(
+            description="The path below which all keys of the cluster are; each cluster that "
+            "shares an etcd needs a path of its own. Brokers, bookies, autorecovery and SparkJobs "
+            "use it. It cannot be changed. Default: /magnetar.",
+            examples=["/magnetar/orders"],
+        ),
+    ] = None
     tls: Annotated[
         LocalRef | None,
-        Meta(
-            description="A Secret with ca.crt, tls.crt and tls.key. Kept for a later version: it "
-            "is not used yet."
-        ),
+        Meta(description="Reserved for a Secret with certificates: setting it is refused."),
     ] = None
     auth: Annotated[
         LocalRef | None,
-        Meta(
-            description="A Secret with username and password. Kept for a later version: it is "
-            "not used yet."
-        ),
+        Meta(description="Reserved for a Secret with a user and password: setting it is refused."),
     ] = None
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "!has(self.tls)",
+            "tls is not supported: the operator mounts no Secret for etcd's certificates; leave "
+            "it out",
+            ".tls",
+        ),
+        Cel(
+            "!has(self.auth)",
+            "auth is not supported: the operator mounts no Secret for etcd's user; leave it out",
+            ".auth",
+        ),
+        constant("prefix", "prefix cannot be changed: the cluster would lose its metadata"),
+    )
 
 
 class Etcd(Pods, frozen=True, kw_only=True):
@@ -90,6 +118,8 @@ class Autorecovery(Model, frozen=True, kw_only=True):
         Resources, Meta(description="CPU and memory of each, where they are separate.")
     ] = Resources()
     config: Config = {}
+
+    rules: ClassVar[tuple[Cel, ...]] = (switches.RULE,)
 
 
 class Offload(Model, frozen=True, kw_only=True):

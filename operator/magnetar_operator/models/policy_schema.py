@@ -59,9 +59,12 @@ def of_policy(policy: Policy, level: Level) -> Schema:
         said.append(f"Default: the broker's {policy.broker_setting}.")
     elif policy.default is not None:
         said.append(f"Default: {shown(policy.type, policy.default)}.")
-    if not policy.enforced:
-        said.append("It is kept and shown, and nothing acts on it yet.")
-    return {"description": " ".join(said), **of_type(policy.type)}
+    schema = of_type(policy.type)
+    if (limitation := policy.limitation) is not None:
+        said.append(f"{limitation.text[0].upper()}{limitation.text[1:]}.")
+        refusal = {"rule": limitation.cel, "message": limitation.text}
+        schema["x-kubernetes-validations"] = [*schema.get("x-kubernetes-validations", ()), refusal]
+    return {"description": " ".join(said), **schema}
 
 
 def shown(kind: Type, value: object) -> str:

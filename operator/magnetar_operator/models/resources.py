@@ -25,6 +25,10 @@ from magnetar_operator.models.base import (
 
 PARTITIONS_MAX: Final = 100_000
 BUNDLES_MAX: Final = 65_536
+ONE_CLUSTER: Final = (
+    "allowedClusters is not supported beyond the local cluster: brokers send nothing to other "
+    "clusters; leave it out or name the local cluster only"
+)
 POLICIES_LEVEL: Final = "policiesLevel"
 """In `Meta(extra=…)`: the schema is the registry's for that level."""
 
@@ -86,17 +90,26 @@ class TenantSpec(Placed, frozen=True, kw_only=True):
     ] = None
     admin_roles: Annotated[
         list[ShortText],
-        Meta(description="Roles that may administer the tenant.", max_length=256),
+        Meta(
+            description="Roles that may administer the tenant. Brokers authorize nobody, so roles "
+            "are stored for tools and change nothing, as in Pulsar without authorization.",
+            max_length=256,
+        ),
     ] = []
     allowed_clusters: Annotated[
         list[EntityName],
         Meta(
-            description="Clusters that the tenant may use. Default: the cluster it is in.",
+            description="Clusters that the tenant may use. Only the cluster it is in is supported: "
+            "brokers send nothing to other clusters. Default: the cluster it is in.",
             max_length=256,
         ),
     ] = []
 
-    rules: ClassVar[tuple[Cel, ...]] = (*Placed.rules, constant("name", "name cannot be changed"))
+    rules: ClassVar[tuple[Cel, ...]] = (
+        *Placed.rules,
+        constant("name", "name cannot be changed"),
+        Cel("self.?allowedClusters.orValue([]).size() <= 1", ONE_CLUSTER, ".allowedClusters"),
+    )
 
 
 class NamespaceSpec(Placed, frozen=True, kw_only=True):

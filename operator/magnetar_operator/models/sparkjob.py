@@ -1,7 +1,7 @@
 """SparkJob: offload, compaction and backlog analytics with Spark, once or by schedule."""
 # ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from msgspec import Meta
 
@@ -18,6 +18,8 @@ from magnetar_operator.models.base import (
     Status,
 )
 
+STARTING_DEADLINE_S_MIN: Final = 10
+"""Kubernetes' controller looks at each schedule that often."""
 CRON_FIELD = r"[-*/,0-9A-Za-z]+"
 
 
@@ -123,8 +125,8 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     starting_deadline: Annotated[
         Duration | None,
         Meta(
-            description="How late a run of the schedule may begin; later it is left out. Default: "
-            "the last one that was missed is made up for."
+            description="How late a run of the schedule may begin, 10s or more; later it is left "
+            "out. Default: the last one that was missed is made up for."
         ),
     ] = None
     suspend: Annotated[
@@ -218,6 +220,13 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
         Cel(
             "!has(self.startingDeadline) || has(self.schedule)",
             "startingDeadline is for a schedule: a job that runs once runs at once",
+            ".startingDeadline",
+        ),
+        Cel(
+            "!has(self.startingDeadline) || "
+            "!string(self.startingDeadline).matches('^(0[a-z]*|[1-9]s?|[1-9][0-9]{0,3}ms)$')",
+            f"startingDeadline must be {STARTING_DEADLINE_S_MIN} s or more: Kubernetes looks at "
+            "schedules every 10 s, and would never start a run that is late by then",
             ".startingDeadline",
         ),
     )

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from magnetar.policies.admission import replicates
 from magnetar.policies.policy import Level, Policy
 from magnetar.policies.registry import BY_MANIFEST
 from magnetar.policies.types import PolicyInvalid
 from magnetar_operator.models.resources import (
+    ONE_CLUSTER,
     NamespaceSpec,
     Placed,
     SubscriptionSpec,
@@ -123,6 +125,19 @@ def normal(policy: Policy, value: Any) -> Any:
     except PolicyInvalid:
         return value  # of another version: it differs from whatever is wanted
     return sorted(checked) if isinstance(checked, list) else checked
+
+
+def unsupported(desired: Desired, cluster: str = "") -> list[str]:
+    """What the manifest asks for and Magnetar does not do. `cluster`: the local one, if known."""
+    found = []
+    for name, value in desired.fields.items():
+        if name == ALLOWED_CLUSTERS and replicates(value, cluster):
+            found.append(f"spec.{name}: {ONE_CLUSTER}")
+        elif (known := policy_of(name)) is not None and (
+            why := known[0].unsupported(value, cluster)
+        ):
+            found.append(f"spec.{name}: {why}")
+    return found
 
 
 def policy_of(field: str) -> tuple[Policy, str] | None:

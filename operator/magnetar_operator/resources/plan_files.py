@@ -24,7 +24,7 @@ from magnetar_operator.models.base import API_VERSION
 from magnetar_operator.models.kinds import BY_KIND
 from magnetar_operator.resources.annotations import applied_there, ignored, moved
 from magnetar_operator.resources.cluster_view import Clusters
-from magnetar_operator.resources.desired import desired_of
+from magnetar_operator.resources.desired import desired_of, unsupported
 from magnetar_operator.resources.effects import count, human_bytes
 from magnetar_operator.resources.placing import Placing, kind_named
 from magnetar_operator.resources.plan import Verb
@@ -225,6 +225,8 @@ class PlanFiles:
         status = {} if there is None else there.get("status") or {}
         if not self._url and (why := moved(status, place)):
             raise BadSpec(why)
+        if refused := unsupported(desired, place.local_cluster):
+            raise BadSpec("; ".join(refused))
         applied = applied_there(status, place)
         view = self._clusters.at(place.url)
         return await steps_or_create(view, place.target, desired, applied, ignored(one))
@@ -235,6 +237,7 @@ class PlanFiles:
         from magnetar_operator.cluster.handlers import cluster_of
         from magnetar_operator.cluster.observe import Admins, Observer
         from magnetar_operator.cluster.plan import plan
+        from magnetar_operator.cluster.refusals import refusals
         from magnetar_operator.settings import Settings
 
         if self._kube is None:
@@ -244,6 +247,8 @@ class PlanFiles:
         key, given = _key(one), Settings.from_environment()
         settings = await settings_of(self._kube, key.namespace, key.name, given)
         cluster = cluster_of({**one, "metadata": known}, settings)
+        if refused := refusals(cluster):
+            raise BadSpec("; ".join(refused))
         admins = Admins()
         try:
             observed = await Observer(self._kube, admins).observe(cluster)

@@ -36,7 +36,13 @@ from magnetar_operator.resources.backlog_condition import backlog_growing
 from magnetar_operator.resources.carrying_out import CarryingOut, Outcome
 from magnetar_operator.resources.cluster_view import Clusters, ClusterView
 from magnetar_operator.resources.deletion import UNREACHABLE
-from magnetar_operator.resources.desired import PARTITIONS, Desired, desired_of, policy_of
+from magnetar_operator.resources.desired import (
+    PARTITIONS,
+    Desired,
+    desired_of,
+    policy_of,
+    unsupported,
+)
 from magnetar_operator.resources.finishing import Finishing
 from magnetar_operator.resources.looking import look, topic_stats
 from magnetar_operator.resources.memory import OUTAGE_PAUSE_MAX_S, Memory
@@ -65,6 +71,7 @@ from magnetar_operator.resources.writing import Verdict, Writer, verdict
 from magnetar_operator.work import Key
 
 INVALID: Final = "InvalidSpec"
+UNSUPPORTED: Final = "Unsupported"
 CHANGED_S: Final = 0.5
 """When to look again at what changed while it was looked at."""
 
@@ -123,6 +130,8 @@ class Reconciler:
             return one, verdict(error.reason, error.message)
         if why := moved(self.memory.status(key, one), place):
             return one, verdict(MOVED, why)
+        if refused := unsupported(desired, place.local_cluster):
+            return one, verdict(UNSUPPORTED, "; ".join(refused), soon=False)
         try:
             one, found = await self._placed(key, one, spec, desired, place)
         except NotYet as error:

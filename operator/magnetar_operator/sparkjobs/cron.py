@@ -1,7 +1,7 @@
 """When a schedule is due next, as Kubernetes' CronJob controller reckons it. Pure.
 
 Five fields (minute hour day month weekday) with lists, ranges, steps and names, or a macro. Where
-day and weekday are both given, either of them is enough; a field that begins with `*` is not given.
+day and weekday are both given, either of them is enough; `*` and `*/1` are not given, `*/2` is.
 Times are those of a time zone: one that a clock skips in spring is not due. Bound: YEARS_MAX are
 looked through; what is not due in them never is (30 February).
 """
@@ -64,7 +64,7 @@ class Schedule:
         minutes, hours, days, months, weekdays = (
             frozenset(_values(part, *field)) for part, field in zip(parts, _FIELDS, strict=True)
         )
-        either = not parts[2].startswith("*") and not parts[4].startswith("*")
+        either = not _is_open(parts[2]) and not _is_open(parts[4])
         return cls(minutes, hours, days, months, weekdays, either, zone)
 
     def after(self, moment: datetime.datetime) -> datetime.datetime | None:
@@ -95,6 +95,14 @@ class Schedule:
                 back = found.astimezone(self.zone)
                 if back.time() == clock:  # else the clock skips it
                     yield found
+
+
+def _is_open(part: str) -> bool:
+    """Whether a field of days counts as not given: an item is `*`, with a step of 1 at most.
+
+    robfig/cron, the library of Kubernetes' controller, counts `*/2` as given.
+    """
+    return any(one.partition("/")[::2] in (("*", ""), ("*", "1")) for one in part.split(","))
 
 
 def _values(part: str, name: str, low: int, high: int, words: dict[str, int]) -> Iterator[int]:

@@ -57,7 +57,7 @@ from magnetar_operator.sparkjobs.plan import (
 )
 from magnetar_operator.sparkjobs.runs import ENDED
 from magnetar_operator.sparkjobs.status import Seen, status
-from magnetar_operator.sparkjobs.wanted import JOB_LABEL, Job, Place
+from magnetar_operator.sparkjobs.wanted import JOB_LABEL, Job, Place, place_in
 
 RIGHTS = (SERVICE_ACCOUNT, ROLE, ROLE_BINDING)
 NOT_THERE = "WaitingForCluster"
@@ -157,16 +157,7 @@ class SparkJobHandler:
             name = one["metadata"]["name"]
             return None, Problem(NOT_THERE, f"MagnetarCluster {name}: spec: {error}")
         ready = condition_of(one.get("status") or {}, "EtcdReady").get("status") == "True"
-        secrets = tuple(each.name for each in cluster.spec.image_pull_secrets)
-        return Place(
-            name=cluster.name,
-            namespace=cluster.namespace,
-            metadata_url=cluster.metadata_url,
-            admin_url=cluster.admin_url,
-            is_ready=ready,
-            offload=cluster.spec.offload,
-            image_pull_secrets=secrets,
-        ), None
+        return place_in(cluster, is_ready=ready), None
 
     async def _observe(self, job: Job) -> Observed:
         labels = {JOB_LABEL: job.name}

@@ -21,7 +21,7 @@ from magnetar_operator.api_kinds import (
 from magnetar_operator.cluster.manifests.naming import sealed
 from magnetar_operator.cluster.manifests.offload import offload_volume, store_environment
 from magnetar_operator.cluster.manifests.pods import USER_ID, field_variable
-from magnetar_operator.models.sparkjob import Process
+from magnetar_operator.models.sparkjob import STARTING_DEADLINE_S_MIN, Process
 from magnetar_operator.models.values import seconds
 from magnetar_operator.rbac import DRIVER_RIGHTS
 from magnetar_operator.sparkjobs import submit
@@ -72,7 +72,10 @@ def run(job: Job, place: Place, request: str, cron: Object | None) -> Object:
 
 
 def cron_job(job: Job, place: Place) -> Object:
-    """For a schedule. The operator chooses what is kept of all runs, so each limit is the whole."""
+    """For a schedule. The operator chooses what is kept of all runs, so each limit is the whole.
+
+    Raises submit.BadSpec.
+    """
     spec = job.spec
     content: dict[str, Any] = {
         "schedule": spec.schedule,
@@ -88,8 +91,19 @@ def cron_job(job: Job, place: Place) -> Object:
     if spec.time_zone is not None:
         content["timeZone"] = spec.time_zone
     if spec.starting_deadline is not None:
-        content["startingDeadlineSeconds"] = max(1, round(seconds(spec.starting_deadline)))
+        content["startingDeadlineSeconds"] = _deadline_s(spec.starting_deadline)
     return sealed(job.object(CRON_JOB, job.name, spec=content))
+
+
+def _deadline_s(written: int | str) -> int:
+    """Of a schedule. One that is too short was stored by an older release."""
+    deadline_s = round(seconds(written))
+    if deadline_s < STARTING_DEADLINE_S_MIN:
+        raise submit.BadSpec(
+            f"spec.startingDeadline: {written} is too short: Kubernetes may never start a run; it "
+            f"must be {STARTING_DEADLINE_S_MIN} s or more"
+        )
+    return deadline_s
 
 
 def job_spec(job: Job, place: Place) -> Object:
@@ -184,6 +198,7 @@ def _container(job: Job, place: Place, role: str) -> Object:
     environment = [
         {"name": "HOME", "value": TMP},
         {"name": "MAGNETAR_METADATA_URL", "value": place.metadata_url},
+        *({"name": name, "value": value} for name, value in sorted(place.metadata.items())),
     ]
     credentials = job.spec.credentials
     if place.offload is not None:

@@ -124,7 +124,8 @@ def plan(job: Job, owner: Object, observed: Observed, absent: Problem | None = N
     found = Plan(request=before.get("lastRequest"))
     try:
         if job.place is not None:
-            manifests.job_spec(job, job.place)
+            build = manifests.job_spec if job.spec.schedule is None else manifests.cron_job
+            build(job, job.place)
     except BadSpec as error:
         found.problems.append(Problem("InvalidSpec", str(error)))
     _rights(job, observed, found)

@@ -1,11 +1,12 @@
 """A SparkJob as the builders see it: its spec, names, labels, and the cluster it works on."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar_operator.api_kinds import SPARK_JOB, Kind, Object
-from magnetar_operator.cluster.manifests.naming import MANAGED_BY, SPARK_OF, digest
+from magnetar_operator.cluster.manifests.naming import MANAGED_BY, SPARK_OF, Cluster, digest
+from magnetar_operator.cluster.manifests.pods import metadata_settings
 from magnetar_operator.models.base import GROUP
 from magnetar_operator.models.cluster_parts import Offload
 from magnetar_operator.models.sparkjob import SparkJobSpec
@@ -34,10 +35,27 @@ class Place:
     namespace: str
     metadata_url: str
     admin_url: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of its metadata: the root, the user, TLS files."""
     is_ready: bool = True
     """Whether its metadata store answers."""
     offload: Offload | None = None
     image_pull_secrets: tuple[str, ...] = ()
+
+
+def place_in(cluster: Cluster, *, is_ready: bool) -> Place:
+    """A job reads the metadata that the cluster's brokers read."""
+    spec = cluster.spec
+    return Place(
+        name=cluster.name,
+        namespace=cluster.namespace,
+        metadata_url=cluster.metadata_url,
+        admin_url=cluster.admin_url,
+        metadata=metadata_settings(cluster, spec.broker.config),
+        is_ready=is_ready,
+        offload=spec.offload,
+        image_pull_secrets=tuple(each.name for each in spec.image_pull_secrets),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ In manifests (`spec.policies` of a Namespace or Topic, [crds.md](crds.md)) durat
 written with their unit: `7d`, `10Gi`.
 
 "Kept and shown" says that nothing acts on a policy yet: it is stored, checked and answered, so that
-tools work, and has no effect.
+tools work, and has no effect. A manifest that asks for what such a policy does is refused.
 """
 
 _RATES: Final = {INT32_MAX: "2³¹-1", INT64_MAX: "2⁶³-1"}

@@ -18,6 +18,8 @@ from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 
 CLUSTER_KEY: Final = "/cluster"
 CLUSTER_FILE: Final = "cluster.json"
+CLAIM_TRIES: Final = 10
+"""Each failed one is another process's successful write; there are two writes at most."""
 
 
 class ClusterIdentity(msgspec.Struct, frozen=True):
@@ -26,36 +28,57 @@ class ClusterIdentity(msgspec.Struct, frozen=True):
     name: str
     cluster_id: str
     created_ms: int
+    owner: str = ""
+    """The setting cluster_owner of the first process that had one; empty: none had."""
 
 
 async def claim_cluster(
-    store: MetadataStore, name: str, clock: Clock, cluster_id: str
+    store: MetadataStore, name: str, clock: Clock, cluster_id: str, owner: str = ""
 ) -> ClusterIdentity:
-    """The store's cluster; where it has none, it is now of this name and id.
+    """The store's cluster; if it has none, it becomes the cluster of this name, id and owner.
 
-    Raises PreconditionFailed where it has another name.
+    Raises PreconditionFailed if it has another name, or both have an owner and these differ: two
+    clusters of one name below one path would share ledger ids and bookies.
     """
-    mine = ClusterIdentity(name, cluster_id, clock.now_ms())
+    mine = ClusterIdentity(name, cluster_id, clock.now_ms(), owner)
+    for _ in range(CLAIM_TRIES):
+        found = await _claimed(store, mine)
+        if found is not None:
+            return found
+    raise MetadataError(f"{CLUSTER_KEY} changes all the time")
+
+
+async def _claimed(store: MetadataStore, mine: ClusterIdentity) -> ClusterIdentity | None:
+    """None if another process wrote at the same time."""
     record = await store.get(CLUSTER_KEY)
     if record is None:
-        try:
-            await store.put(CLUSTER_KEY, msgspec.json.encode(mine), expected=ABSENT)
-        except BadRevision:
-            record = await store.get(CLUSTER_KEY)
-        else:
-            return mine
-    if record is None:
-        raise MetadataError(f"{CLUSTER_KEY} came and went")
+        return await _put(store, mine, ABSENT)
     try:
         found = msgspec.json.decode(record.value, type=ClusterIdentity)
     except msgspec.MsgspecError as error:
         raise MetadataError(f"{CLUSTER_KEY} holds no cluster's identity: {error}") from error
-    if found.name != name:
+    if found.name != mine.name:
         raise PreconditionFailed(
-            f"the metadata store is of cluster '{found.name}', and cluster_name is '{name}': "
+            f"the metadata store is of cluster '{found.name}', and cluster_name is '{mine.name}': "
             "one of metadata_url, metadata_root and cluster_name is wrong"
         )
-    return found
+    if not mine.owner or found.owner == mine.owner:
+        return found
+    if found.owner:
+        raise PreconditionFailed(
+            f"the metadata store is of cluster '{found.name}' of {found.owner}, and cluster_owner "
+            f"is {mine.owner}: give each cluster that shares an etcd a path of its own, as "
+            "metadata_root, or in Kubernetes as etcd.external.prefix (the chart's metadataPrefix)"
+        )
+    return await _put(store, msgspec.structs.replace(found, owner=mine.owner), record.revision)
+
+
+async def _put(store: MetadataStore, one: ClusterIdentity, expected: int) -> ClusterIdentity | None:
+    try:
+        await store.put(CLUSTER_KEY, msgspec.json.encode(one), expected=expected)
+    except BadRevision:
+        return None
+    return one
 
 
 def hold_to_cluster(data_dir: Path, cluster: ClusterIdentity) -> None:

@@ -62,7 +62,9 @@ async def join(settings: MemberSettings, cluster_name: str, clock: Clock, name: 
                 try:
                     if store is None:
                         store = await open_store(settings.metadata_url, clock, options)
-                    cluster = await claim_cluster(store, cluster_name, clock, new_cluster_id())
+                    cluster = await claim_cluster(
+                        store, cluster_name, clock, new_cluster_id(), settings.cluster_owner
+                    )
                     break
                 except MetadataUnavailable as unavailable:
                     error = unavailable

@@ -62,6 +62,13 @@ class MemberSettings:
         pulsar="metadataStoreSessionTimeoutMillis",
         aliases=("zkTimeout",),
     )
+    cluster_owner: str = setting(
+        "",
+        "Who runs the cluster; processes of two owners are not one cluster, even with the same "
+        "name and metadata_root. The operator and the chart set NAMESPACE/NAME with an external "
+        "etcd. Empty: not compared.",
+        group=CLUSTER,
+    )
     metadata_wait_s: int = setting(
         60,
         "How long a start waits for the metadata store before it gives up.",

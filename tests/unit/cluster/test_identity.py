@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from magnetar.cluster.identity import (
@@ -36,6 +37,20 @@ async def test_a_process_of_another_cluster_is_refused_with_what_to_look_at() ->
     await store.put(CLUSTER_KEY, b"no json")
     with pytest.raises(MetadataError, match=CLUSTER_KEY):
         await claim_cluster(store, "blue", clock, "id")
+    await store.close()
+
+
+async def test_two_clusters_of_one_name_are_told_apart_by_their_owners() -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock)
+    first = await claim_cluster(store, "blue", clock, "id")  # of a release that knew no owner
+    found = await asyncio.gather(
+        *(claim_cluster(store, "blue", clock, "other", "ns-1/blue") for _ in range(5))
+    )
+    assert set(found) == {msgspec.structs.replace(first, owner="ns-1/blue")}
+    assert await claim_cluster(store, "blue", clock, "other") == found[0], "a tool of no owner"
+    with pytest.raises(PreconditionFailed, match=r"ns-1/blue.*ns-2/blue.*metadata_root"):
+        await claim_cluster(store, "blue", clock, "other", "ns-2/blue")
     await store.close()
 
 

@@ -19,6 +19,16 @@ TMP_SIZE: Final = "64Mi"
 STOP_RESERVE_S: Final = 2
 """Of the grace period that a process does not plan with."""
 
+METADATA_ROOT: Final = "MAGNETAR_METADATA_ROOT"
+METADATA_SETTINGS: Final = (
+    METADATA_ROOT,
+    "MAGNETAR_METADATA_USERNAME",
+    "MAGNETAR_METADATA_PASSWORD_FILE",
+    "MAGNETAR_METADATA_TLS_CA_FILE",
+    "MAGNETAR_METADATA_TLS_CERT_FILE",
+    "MAGNETAR_METADATA_TLS_KEY_FILE",
+)
+"""What a process needs besides the URL to read the cluster's metadata."""
 STARTUP_PERIOD_S: Final = 2
 """Between two startup probes."""
 
@@ -38,6 +48,16 @@ def settings_data(*configs: Mapping[str, object]) -> dict[str, str]:
                 name = f"PULSAR_PREFIX_{key}"
             data[name] = str(value)
     return data
+
+
+def metadata_settings(cluster: Cluster, config: Mapping[str, object]) -> dict[str, str]:
+    """Where and as which user a component with that `config` reads metadata, beside the URL."""
+    given = settings_data(config)
+    found: dict[str, str] = {name: given[name] for name in METADATA_SETTINGS if name in given}
+    external = cluster.spec.etcd.external
+    if external is not None and external.prefix is not None:
+        found[METADATA_ROOT] = external.prefix
+    return found
 
 
 def config_map(cluster: Cluster, component: str, data: Mapping[str, str]) -> Object:
@@ -107,6 +127,7 @@ def container(
             field_variable("POD_IP", "status.podIP"),
             {"name": "MAGNETAR_CLUSTER_NAME", "value": cluster.cluster_name},
             {"name": "MAGNETAR_METADATA_URL", "value": cluster.metadata_url},
+            *_shared_metadata(cluster),
             {"name": "MAGNETAR_LOG_FORMAT", "value": "json"},
             {"name": "MAGNETAR_HOST", "value": "0.0.0.0"},  # noqa: S104  a pod's own network
             *({"name": name, "value": value} for name, value in environment.items()),
@@ -114,6 +135,18 @@ def container(
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],  # noqa: S108
         **probes("http", live="/healthz", ready="/readyz"),
     }
+
+
+def _shared_metadata(cluster: Cluster) -> list[Object]:
+    """Tells the cluster from others in the same external etcd."""
+    external = cluster.spec.etcd.external
+    if external is None:
+        return []
+    owner = f"{cluster.namespace}/{cluster.name}"
+    found: list[Object] = [{"name": "MAGNETAR_CLUSTER_OWNER", "value": owner}]
+    if external.prefix is not None:
+        found.append({"name": METADATA_ROOT, "value": external.prefix})
+    return found
 
 
 def field_variable(name: str, path: str) -> Object:
