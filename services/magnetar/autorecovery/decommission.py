@@ -296,7 +296,9 @@ class Decommission:
 def unreadable_records(keys: Sequence[str]) -> str:
     """Why records that cannot be read refuse a proof, and what to do."""
     named = ", ".join(keys[:UNREADABLE_NAMED_MAX])
-    more = f" and {len(keys) - UNREADABLE_NAMED_MAX} more" if len(keys) > UNREADABLE_NAMED_MAX else ""
+    more = (
+        f" and {len(keys) - UNREADABLE_NAMED_MAX} more" if len(keys) > UNREADABLE_NAMED_MAX else ""
+    )
     return (
         f"the records of {len(keys)} ledgers cannot be read, and any of them may need the bookie: "
         f"{named}{more}. Run the release that wrote them, or restore or delete these keys"

@@ -67,9 +67,11 @@ async def wait_for(
     stage: Stage, wanted: Callable[[Drain | None], bool], name: str = "a"
 ) -> Drain | None:
     async with asyncio.timeout(DEADLINE_S):
-        while not wanted(found := await drains.read(stage.store, name)):
+        while True:
+            found = await drains.read(stage.store, name)
+            if wanted(found):
+                return found
             await asyncio.sleep(0.5)
-    return found
 
 
 async def ended(stage: Stage) -> Drain:

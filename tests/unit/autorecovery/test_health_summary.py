@@ -19,9 +19,11 @@ async def health(stage: Stage) -> LedgerHealth:
 
 async def until(stage: Stage, *, healthy: bool) -> LedgerHealth:
     async with asyncio.timeout(DEADLINE_S):
-        while (found := await health(stage)).healthy is not healthy or not found.audit_is_current:
+        while True:
+            found = await health(stage)
+            if found.healthy is healthy and found.audit_is_current:
+                return found
             await asyncio.sleep(1)
-    return found
 
 
 def test_a_ledger_record_that_cannot_be_read_closes_the_gate_until_it_is_mended() -> None:

@@ -46,7 +46,9 @@ def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     )
     parser.add_argument("--bookie-id", required=True, metavar="ID", help="the bookie's name")
     parser.add_argument(
-        "--cancel", action="store_true", help="end the drain: take the mark away, and the drain's record"
+        "--cancel",
+        action="store_true",
+        help="end the drain: take the mark away, and the drain's record",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="say what it would mean, and change nothing"
