@@ -1,9 +1,9 @@
 """Deletes copies on a bookie that no record names any more, once the others are proven.
 
-Autorecovery copies a ledger elsewhere while its bookie is away or draining. If the bookie comes back
-or its drain is cancelled, nothing needs its old copies, but the ledgers live, so the comparison with
-the metadata store alone (`bookie.garbage`) never deletes them. BookKeeper collects them as
-over-replicated ledgers.
+Autorecovery copies a ledger elsewhere while its bookie is away or draining. If the bookie comes
+back or its drain is cancelled, nothing needs its old copies, but the ledgers live, so the
+comparison with the metadata store alone (`bookie.garbage`) never deletes them. BookKeeper collects
+them as over-replicated ledgers.
 
 A copy of a ledger is deleted here only if all of this holds:
 

@@ -133,10 +133,14 @@ def test_a_mark_that_goes_while_copies_are_proven_refuses_the_proof() -> None:
         async def unmark() -> None:
             await stage.store.delete(draining_key("a"))
 
+        def noted(one: Drain | None) -> bool:
+            states.extend([] if one is None else [one.state])
+            return one is None
+
         checker.before = unmark
         async with working(stage, checker):
             await ask(stage)
-            await wait_for(stage, lambda one: one is None or states.append(one.state) or False)
+            await wait_for(stage, noted)
         assert DrainState.REMOVABLE not in states
 
     run(main)
@@ -227,7 +231,7 @@ def test_a_ledger_that_comes_to_name_the_bookie_during_the_proof_is_copied_first
             await ask(stage)
             await wait_for(
                 stage,
-                lambda one: one is not None and one.state is DrainState.COPYING and checker.proven,
+                lambda one: one is not None and one.state is DrainState.COPYING and bool(checker.proven),
             )
             found = await drains.read(stage.store, "a")
             assert found is not None
