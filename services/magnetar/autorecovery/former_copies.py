@@ -7,16 +7,17 @@ them as over-replicated ledgers.
 
 A copy of a ledger is deleted here only if all of this holds:
 
-- Two collections in a row read the ledger's record at the same revision. The record is CLOSED, so no
-  writer, no recovery and no ensemble change can make this bookie a member again; and no ensemble
+- Two collections in a row read the ledger's record at the same revision. The record is CLOSED, so
+  no writer, no recovery and no ensemble change can make this bookie a member again; and no ensemble
   names this bookie's id, whatever the incarnation.
 - Every copy that the record asks for is read and compared on the other bookies. So a record of an
   older metadata backup, which names bookies that have dropped their copies since, deletes nothing.
 - This bookie holds the ledger's lock of autorecovery, and under it the record is still at that
-  revision, and the ledger is not on the list of under-replicated ledgers. A worker copies under that
-  lock, from before the first entry until the record names the target, so no copy is on its way here.
+  revision, and the ledger is not on the list of under-replicated ledgers. A worker copies under
+  that lock, from before the first entry until the record names the target, so no copy is on its way
+  here.
 - No add of the ledger is under way, and none is taken until the copy is gone
-  (`KeptBookie.drop_copies`), however long that takes and whether or not the lock is still held then.
+  (`KeptBookie.drop_copies`), however long that takes, also if the lock is lost meanwhile.
 
 The ledger stays fenced on this bookie, and autorecovery may copy it here again at once. A record
 that cannot be read keeps its copy. Bounds: PROVEN_PER_ROUND_MAX ledgers and ROUND_S_MAX seconds for

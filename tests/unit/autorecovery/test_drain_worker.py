@@ -226,13 +226,14 @@ def test_a_ledger_that_comes_to_name_the_bookie_during_the_proof_is_copied_first
         stage.by_name["a"].put(1, 0, b"a former copy", 0)
         checker = Checker(stage)
         checker.before = lambda: stage.ledger(2, (0, "a b c"), last=20)
+
+        def copying_again(one: Drain | None) -> bool:
+            return bool(checker.proven) and one is not None and one.state is DrainState.COPYING
+
         stage.bookies.drain(stage.by_name["a"])
         async with working(stage, checker):
             await ask(stage)
-            await wait_for(
-                stage,
-                lambda one: one is not None and one.state is DrainState.COPYING and bool(checker.proven),
-            )
+            await wait_for(stage, copying_again)
             found = await drains.read(stage.store, "a")
             assert found is not None
             assert found.ledgers_left == 1

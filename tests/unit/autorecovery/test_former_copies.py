@@ -431,6 +431,10 @@ def test_these_races_find_a_collector_without_locks(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(LeaseLock, "take", taken)
     monkeypatch.setattr(LeaseLock, "held", property(always))
-    with pytest.raises(AssertionError):
+
+    def races() -> None:
         for seed in range(SEEDS):
             run(Race(seed).run)
+
+    with pytest.raises(AssertionError):
+        races()
