@@ -167,9 +167,16 @@ async def request(store: MetadataStore, bookie_id: str, now_ms: int, reason: str
 
 
 async def cancel(store: MetadataStore, bookie_id: str) -> bool:
-    """The bookie takes new ledgers again; whether it was being emptied."""
+    """The bookie takes new ledgers again; whether it was being emptied.
+
+    A record that cannot be read goes, too.
+    """
     for _ in range(REQUEST_TRIES):
-        drain = await read(store, bookie_id)
+        stored = await store.get(drain_key(bookie_id))
+        drain = None
+        if stored is not None:
+            with contextlib.suppress(MetadataError):
+                drain = decode(stored.key, stored.value)
         marked = await store.get(draining_key(bookie_id)) is not None
         retired = [] if drain is None else await _retired(store, drain)
         ends = [Delete(drain_key(bookie_id)), Delete(draining_key(bookie_id))]
@@ -177,7 +184,7 @@ async def cancel(store: MetadataStore, bookie_id: str) -> bool:
             await store.transact([*ends, *retired])
         except BadRevision:
             continue  # the bookie has registered anew, or has gone
-        return drain is not None or marked
+        return stored is not None or marked
     raise MetadataError(f"{registration_key(bookie_id)} changes all the time")
 
 
