@@ -11,7 +11,8 @@ between two looks, DRAINS_AT_ONCE drains of a node, NAMED_MAX ledgers named.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 import msgspec
 
@@ -257,7 +258,7 @@ class _Work:
             if report.verdict != Verdict.HEALTHY:
                 wrong.append(report)
 
-        summary = await self._job.prove(self._checker, on_report)
+        summary = await self._while_wanted(self._job.prove(self._checker, on_report))
         proven = summary.verdicts.get(Verdict.HEALTHY.value, 0)
         now_ms = self._clock.now_ms()
         if not summary.exit_code and not wrong:
@@ -278,6 +279,20 @@ class _Work:
             return True
         await self._refuse_unproven(summary, wrong, now_ms)
         return True
+
+    async def _while_wanted(self, proof: Coroutine[Any, Any, CheckSummary]) -> CheckSummary:
+        """A proof may take hours: it is cut off once the drain is cancelled or asked for anew."""
+        task = asyncio.ensure_future(proof)
+        try:
+            while not (await asyncio.wait([task], timeout=IDLE_INTERVAL_S))[0]:
+                async with asyncio.timeout(STORE_TIMEOUT_S):
+                    stored = await self._store.get(drain_key(self._job.bookie_id))
+                if stored is None or stored.revision != self._revision:
+                    raise Cancelled
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def _refuse_unproven(
         self, summary: CheckSummary, wrong: list[LedgerReport], now_ms: int

@@ -36,6 +36,8 @@ class DroppedCopies:
     ) -> list[int]:
         """See `KeptBookie.drop_copies`. `fence` fences a ledger durably."""
         states = [state for id_ in ledger_ids if (state := self._droppable(id_)) is not None]
+        if not states:
+            return []
         for state in states:
             state.dropping = state.fenced = True
             state.pending += 1  # a state that nothing is under way for may leave memory
@@ -43,8 +45,7 @@ class DroppedCopies:
             for state in states:
                 await fence(state.ledger_id)
             await self._stage.flush()
-            if states:
-                await self._stage.empty([state.ledger_id for state in states])
+            await self._stage.empty([state.ledger_id for state in states])
             for state in states:
                 state.emptied_now()
                 self._ledgers.forget_damage(state.ledger_id)

@@ -146,6 +146,29 @@ def test_a_mark_that_goes_while_copies_are_proven_refuses_the_proof() -> None:
     run(main)
 
 
+def test_a_proof_is_cut_off_when_its_drain_is_cancelled() -> None:
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        await stage.ledger(1, (0, "b c d"), last=20)
+        stage.by_name["a"].put(1, 0, b"a former copy", 0)
+        checker = Checker(stage)
+        begun, never = asyncio.Event(), asyncio.Event()
+
+        async def hang() -> None:
+            begun.set()
+            await never.wait()
+
+        checker.before = hang
+        async with working(stage, checker):
+            await ask(stage)
+            await begun.wait()
+            assert await drains.cancel(stage.store, "a")
+            await ask(stage)  # taken up at once: the first proof holds up nobody
+            assert (await ended(stage)).state is DrainState.REMOVABLE
+
+    run(main)
+
+
 def test_a_mark_that_stands_already_is_kept() -> None:
     """`magnetar bookie decommission` put it there, and holds its own proof to its revision."""
 
