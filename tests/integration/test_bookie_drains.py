@@ -11,6 +11,7 @@ from typing import Any
 
 import pulsar
 import pytest
+from tests.integration.test_autorecovery import command
 from tests.support.cluster_processes import brokers, get, get_json, running_cluster, wait_for
 
 from magnetar.cluster.local.cluster import LocalCluster
@@ -104,6 +105,12 @@ def test_a_drain_is_proven_survives_its_node_and_can_be_taken_back(tmp_path: Pat
         cluster.start("bookie-4")
         cluster.wait_ready(["bookie-4"])
         assert ask(url, "DELETE") == 204
+        assert get(url)[0] == 404
+        # The command ends a drain as whole as the request does.
+        assert ask(url, body={"reason": "scale-down"}) == 202
+        decommission = ("bookie", "decommission", "--bookie-id", "bookie-4", "--cancel")
+        code, text = command(cluster.metadata_url, *decommission)
+        assert (code, json.loads(text)["text"]) == (0, "cancelled")
         assert get(url)[0] == 404
         wait_for(
             lambda: (

@@ -1,5 +1,6 @@
 """pulsar-admin's requests against any broker of a cluster: served by, or for, the owners."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -7,12 +8,16 @@ from typing import Any
 import httpx
 import pytest
 from tests.support.rest_cluster import Member, RestCluster
+from tests.unit.ledger.stage import publish
+from tests.unit.lifecycle.world import message
 
+from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.names import TopicName, parse_topic
 
 NAMESPACE = "~/namespaces/public/default"
 TOPIC = "~/persistent/public/default/a"
 PARTS = "~/persistent/public/default/p"
+EARLIEST = {"ledgerId": -1, "entryId": -1}
 
 
 def topic(local: str) -> TopicName:
@@ -257,7 +262,45 @@ async def test_a_whole_namespace_is_unloaded_cleared_unsubscribed_and_deleted(
         assert (await member.call("GET", NAMESPACE)).status_code == 404
 
 
+async def test_a_tenant_goes_with_topics_of_all_brokers(cluster: RestCluster) -> None:
+    first, _ = await spread(cluster)
+    for force_namespaces in (False, True):
+        for member in cluster.members:
+            member.service.settings = dataclasses.replace(
+                member.service.settings,
+                force_delete_tenant=True,
+                force_delete_namespace=force_namespaces,
+            )
+        answer = await first.call("DELETE", "~/tenants/public?force=true")
+        assert answer.status_code == (204 if force_namespaces else 405), answer.text
+        there = [
+            await first.service.topics.exists(topic(f"p-partition-{number}")) for number in range(4)
+        ]
+        assert there == [not force_namespaces] * 4
+    for member in cluster.members:
+        assert "public" not in (await member.done("GET", "~/tenants")).json()
+
+
 # -- brokers
+
+
+async def test_backlog_quotas_are_checked_on_all_brokers(cluster: RestCluster) -> None:
+    first, _ = await spread(cluster)
+    await first.done("PUT", PARTS + "/subscription/s", EARLIEST)
+    topics = []
+    for number in range(4):
+        name = topic(f"p-partition-{number}")
+        one = cluster.owner(name).service.topics.loaded(name)
+        assert isinstance(one, PersistentTopic)
+        await publish(one.managed_ledger, message(1_000))
+        await one.managed_ledger.roll_over()
+        topics.append(one)
+    quota = {"limitSize": 1, "limitTime": -1, "policy": "consumer_backlog_eviction"}
+    await first.done("POST", f"{NAMESPACE}/backlogQuota", quota)
+    for member in cluster.members:
+        await member.done("GET", f"{NAMESPACE}/backlogQuotaMap")
+    await first.done("GET", "~/brokers/backlog-quota-check")
+    assert [one.subscriptions["s"].cursor.backlog for one in topics] == [0] * 4
 
 
 async def test_brokers_are_listed_with_what_they_own(cluster: RestCluster) -> None:

@@ -73,6 +73,11 @@ async def test_over_the_brokers_of_a_cluster(cluster: RestCluster) -> None:
         one = (await member.done("GET", path)).json()
         assert deletes(one) == (2, 2)
         assert one["holds"]["retention"] == {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+    # What no job has compacted yet stays, whether its topic is served or not.
+    await first.done("PUT", f"{NAMESPACE}/compactionThreshold", 1_000)
+    for member in cluster.members:
+        await member.done("GET", f"{NAMESPACE}/compactionThreshold")
+        assert deletes((await member.done("GET", EFFECT + NOTHING_KEPT)).json()) == (0, 0)
     assert len(own.managed_ledger.ledgers) == 3
     assert len(topics[1].managed_ledger.ledgers) == 3  # to ask deletes nothing
 

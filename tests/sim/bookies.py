@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Final
 from tests.sim.metadata import MetadataClient
 from tests.sim.nodes import DATA_DIR, Node
 
+from magnetar.autorecovery.former_copies import FormerCopies
+from magnetar.autorecovery.ledger_check import LedgerChecker
+from magnetar.autorecovery.proving import Prover
+from magnetar.autorecovery.rate import ByteRate
 from magnetar.autorecovery.service import Autorecovery
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.bookie.service import BookieService, BookieServiceSettings
@@ -88,6 +92,10 @@ async def bookie_main(node: Node, world: "World") -> None:
     await service.start(host=node.name, port=BOOKIE_PORT)
     bookies = registered_bookies(node, store)
     recovery = Autorecovery(store, bookies, session, clock, RECOVERY, name=node.name, rng=rng)
+    prover = Prover(bookies, ByteRate(0, clock), RECOVERY.request_timeout_s)
+    checker = LedgerChecker(bookies, prover, None, RECOVERY.request_timeout_s)
+    token = f"{node.name} former copies {rng.getrandbits(64):016x}"
+    service.garbage.former = FormerCopies(service.bookie, store, session, checker, clock, token)
     await bookies.start()
     await session.start()
     await recovery.start()

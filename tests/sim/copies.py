@@ -3,7 +3,7 @@
 Asked of the bookies themselves, past the network: what the system believes of its copies is not
 taken for granted. Closed ledgers must have every entry on every bookie of its write set, with one
 CRC; ledgers that are still open must at least be on living bookies, as many as an entry is to have.
-And no bookie may keep a ledger that is in no record.
+And no bookie may keep a ledger that is in no record, or whose record names other bookies only.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tests.sim.nodes import Node
 from tests.sim.promises import check_promises
 
+from magnetar.autorecovery.former_copies import is_former
 from magnetar.bookie.api import BookieError, BookieIdentity, EntryProof, ProofKind
 from magnetar.ledger.metadata import LEDGERS_PREFIX, LedgerMetadata, LedgerState, decode
 from magnetar.ledger.quorum import write_set
@@ -129,4 +130,8 @@ async def _leftovers(world: "World", ledgers: dict[int, LedgerMetadata]) -> str:
         here = await node.process.start(node.service.bookie.list_ledgers(), "list")
         if leaked := sorted(set(here) - set(ledgers)):
             return f"{node.name} keeps ledgers {leaked} that are in no record"
+        known = [ledgers[ledger_id] for ledger_id in here if ledger_id in ledgers]
+        identity = node.service.bookie.identity
+        if former := sorted(one.ledger_id for one in known if is_former(one, identity)):
+            return f"{node.name} keeps copies of ledgers {former} whose records name others"
     return ""

@@ -32,6 +32,7 @@ class Promises:
     def watch(self, bookie: LocalBookie) -> None:
         """Notes what the bookie answers from now on."""
         add, end, read = bookie.add_entries, bookie.ledger_end, bookie.read_entries
+        drop = bookie.drop_copies
 
         def add_entries(
             ledger_id: int,
@@ -69,8 +70,19 @@ class Promises:
                 self.fences[ledger_id] = None
             return answer
 
+        async def drop_copies(ledger_ids: Sequence[int]) -> list[int]:
+            # From now on it promises nothing; of those that it leaves alone it has promised all.
+            before = {one: self.entries.pop(one, set()) for one in ledger_ids}
+            gone = await drop(ledger_ids)
+            for one in before.keys() - set(gone):
+                self.entries.setdefault(one, set()).update(before[one])
+            return gone
+
         bookie.__dict__.update(
-            add_entries=add_entries, ledger_end=ledger_end, read_entries=read_entries
+            add_entries=add_entries,
+            ledger_end=ledger_end,
+            read_entries=read_entries,
+            drop_copies=drop_copies,
         )
 
 
@@ -87,7 +99,7 @@ async def check_promises(world: "World", ledgers: dict[int, LedgerMetadata]) -> 
 async def _broken(node: "Node", ledgers: dict[int, LedgerMetadata]) -> str:
     bookie, promises = node.service.bookie, node.promises
     for ledger_id, entry_ids in sorted(promises.entries.items()):
-        if ledger_id not in ledgers:
+        if ledger_id not in ledgers or not entry_ids:
             continue
         try:
             answer = await bookie.prove_entries(
@@ -98,7 +110,10 @@ async def _broken(node: "Node", ledgers: dict[int, LedgerMetadata]) -> str:
         there = {one.entry_id for one in answer.proofs if one.kind is ProofKind.PRESENT}
         if missing := sorted(entry_ids - there):
             return f"said that it stored {missing[:5]} of ledger {ledger_id}, and has them not"
+    emptied = set(await bookie.list_emptied())
     for ledger_id in promises.fences:
+        if ledger_id in emptied:
+            continue  # that is a fence without entries
         if ledger_id in ledgers and not (await bookie.ledger_end(ledger_id)).fenced:
             return f"said that it fenced ledger {ledger_id}, and does not know it any more"
     return ""

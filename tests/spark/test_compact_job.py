@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pulsar
 import pytest
 from pyspark.sql import SparkSession
@@ -20,8 +21,11 @@ from magnetar.compaction.records import (
     request_key,
 )
 from magnetar.core.errors import PersistenceError
+from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
+from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
+from magnetar.managed_ledger.record import encode as encode_log
 from magnetar.metadata.store import MetadataStore
 from magnetar_spark.jobs.compact import engine, swap
 from magnetar_spark.jobs.compact import job as compact_job
@@ -107,6 +111,44 @@ def test_small_topics_without_spark(
     write(client, topic, [[("key-1", b"again")]])
     rig.compact("--topic", topic, capsys=capsys)
     assert [each[3] for each in messages(rig.artefact(topic))] == [b"again"]
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+def test_an_artefact_whose_files_are_gone_is_made_anew_from_a_whole_log(
+    rig: CompactRig,
+    client: pulsar.Client,
+    topic: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    trimmed: bool,
+) -> None:
+    """Metadata that was restored from a backup names files that were deleted since."""
+    write(client, topic, history(4, 30, 10))
+    assert rig.compact("--topic", topic, capsys=capsys)["state"] == "succeeded"
+    first = rig.record(topic)
+    assert first is not None
+    for file in first.files:
+        (folder / file.path).unlink()
+
+    async def trim(store: MetadataStore) -> None:
+        stored = await store.get(managed_ledger_key(log_name(parse_topic(topic))))
+        assert stored is not None
+        record = decode_managed_ledger(stored.key, stored.value)
+        record = msgspec.structs.replace(record, last_position=Position(0, 0))
+        await store.put(stored.key, encode_log(record), expected=stored.revision)
+
+    write(client, topic, history(5, 10, 10))
+    if trimmed:
+        rig.in_store(trim)
+    done = rig.compact("--topic", topic, capsys=capsys)
+    if trimmed:
+        assert (done["code"], done["state"]) == (3, "partial")
+        assert "restore the file" in done["error"]
+        assert rig.record(topic) == first
+        return
+    assert done["state"] == "succeeded", done
+    assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
 
 
 def test_a_ledger_that_cannot_be_found_is_not_left_out(

@@ -1,9 +1,11 @@
 """The job `offload`, as `magnetar job offload` runs it: files, records, and what readers see."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pulsar
@@ -24,6 +26,7 @@ from tests.spark.offloading import (
 
 from magnetar.core.ids import Position
 from magnetar.offload.records import RequestState
+from magnetar_spark.jobs.offload import job
 from magnetar_spark.jobs.offload.work import Result
 from magnetar_spark.log.running import run
 from magnetar_spark.log.settings import LogSettings
@@ -246,3 +249,41 @@ def test_a_stream_goes_over_the_seam(
     assert offload.run(topic, *TO_FILES_ONLY)[0] == 0  # behind where the stream is
     publish(client, topic, 5, 2 * COUNT)
     assert follow() == sorted(row["value"] for row in log.rows(topic))
+
+
+def test_a_deletion_lag_set_while_ledgers_are_written_holds_for_the_release(
+    offload: Offload,
+    log: Log,
+    client: pulsar.Client,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Writing may take hours, and a release is never undone."""
+    path = topic.replace("://", "/")
+    url = f"{log.options(topic)['admin.url']}/admin/v2/{path}/offloadPolicies"
+
+    def set_lag(lag_ms: int) -> None:
+        policies = {
+            "managedLedgerOffloadDriver": "filesystem",
+            "managedLedgerOffloadDeletionLagInMillis": lag_ms,
+        }
+        httpx.post(url, json=policies, timeout=30, follow_redirects=True).raise_for_status()
+
+    publish(client, topic, COUNT)
+    set_lag(0)
+    written = job._written
+
+    async def write_and_set(*arguments: Any) -> Any:
+        outcomes = await written(*arguments)
+        await asyncio.to_thread(set_lag, -1)
+        return outcomes
+
+    with monkeypatch.context() as during:
+        during.setattr(job, "_written", write_and_set)
+        code, summary = offload.run(topic, "--threshold", "0")
+    metrics = summary["metrics"]
+    assert (code, metrics["ledgersReleased"]) == (0, 0), summary
+    assert metrics["ledgersOffloaded"] > 0
+    set_lag(0)
+    code, summary = offload.run(topic, "--threshold", "0")
+    assert (code, summary["metrics"]["ledgersReleased"]) == (0, metrics["ledgersOffloaded"])

@@ -23,6 +23,7 @@ from magnetar.autorecovery.records import (
     AUDIT_STATE_KEY,
     AUDITOR_KEY,
     RECORDS_PREFIX,
+    UNREADABLE_KEYS_MAX,
     AuditState,
     UnderReplicated,
     decode_audit,
@@ -136,20 +137,25 @@ class Auditor:
         digest = members.digest
         changed = digest != state.digest
         if changed or is_due(state.audited_ms, now_ms, self._settings.audit_interval_s):
-            await self.audit(members, bookies_changed=changed)
-            await self._save(digest=digest, audited_ms=now_ms)
+            unreadable = await self.audit(members, bookies_changed=changed)
+            keys = tuple(unreadable[:UNREADABLE_KEYS_MAX])
+            await self._save(AuditState(digest, now_ms, len(unreadable), keys))
         self._full_check.look(self._lock)
 
-    async def _save(self, *, digest: str, audited_ms: int) -> None:
-        self._state = AuditState(digest, audited_ms)
-        value = msgspec.json.encode(self._state)
-        await self._write([Put(AUDIT_STATE_KEY, value)])
+    async def _save(self, state: AuditState) -> None:
+        self._state = state
+        await self._write([Put(AUDIT_STATE_KEY, msgspec.json.encode(state))])
 
-    async def audit(self, members: Members, *, bookies_changed: bool) -> None:
-        """Goes through all ledgers once and brings the list in line with what it finds."""
+    async def audit(self, members: Members, *, bookies_changed: bool) -> list[str]:
+        """Goes through all ledgers once and brings the list in line with what it finds.
+
+        Returns the keys of the ledger records that cannot be read.
+        """
         seen: set[int] = set()
+        unreadable: list[str] = []
         async for page in self._pages.walk():
             seen.add(page.number)
+            unreadable += page.unreadable
             await self._audit_page(page, members, bookies_changed=bookies_changed)
         for name in await self._store.children(RECORDS_PREFIX):
             number = int(name) if name.isdecimal() else -1
@@ -157,6 +163,7 @@ class Auditor:
                 page = await read_page(self._store, number)
                 await self._audit_page(page, members, bookies_changed=bookies_changed)
         self._stats.audits += 1
+        return unreadable
 
     async def _audit_page(self, page: Page, members: Members, *, bookies_changed: bool) -> None:
         listed = {one.key: one for one in await self._store.list(page_prefix(page.number))}
@@ -167,8 +174,12 @@ class Auditor:
             found = assess(ledger.metadata, members)
             record = None if stored is None else readable(key, stored.value)
             if stored is None or record is None:
-                if found.closed_parts or found.needs_end:
+                if stored is not None or found.closed_parts or found.needs_end:
                     new = self._new_record(ledger.metadata.ledger_id, found)
+                    if stored is not None:
+                        # What it said is not known: perhaps that copies are to be read.
+                        reasons = new.reasons or ("its entry in this list could not be read",)
+                        new = msgspec.structs.replace(new, reasons=reasons, prove=True)
                     writes.append(Put(key, encode(new), stored.revision if stored else ABSENT))
             elif found.healthy and not record.needs_reading:
                 writes.append(Delete(key, stored.revision))

@@ -12,6 +12,7 @@ from typing import Final
 from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
 from magnetar.autorecovery.pages import LedgerPages
 from magnetar.autorecovery.proving import Verdict
+from magnetar.core.errors import MetadataError
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.metadata import LedgerMetadata, decode, ledger_key
 from magnetar.metadata.store import MetadataStore
@@ -19,6 +20,14 @@ from magnetar.metadata.store import MetadataStore
 AT_ONCE_DEFAULT: Final = 4
 
 OnReport = Callable[[LedgerReport], None]
+
+
+class UnreadableLedger(MetadataError):
+    """The record under `key` is damaged, or a newer release wrote it."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(why)
+        self.key = key
 
 
 @dataclass(slots=True)
@@ -32,6 +41,11 @@ class CheckSummary:
     verdicts: dict[str, int] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
     """Keys whose value is no ledger."""
+
+    def cannot_read(self, key: str) -> None:
+        """Notes a record that holds no ledger, once."""
+        if key not in self.unreadable:
+            self.unreadable.append(key)
 
     def add(self, report: LedgerReport) -> None:
         """Counts one ledger in."""
@@ -59,20 +73,29 @@ async def all_ledgers(store: MetadataStore, summary: CheckSummary) -> AsyncItera
 
 
 async def these_ledgers(
-    store: MetadataStore, ledger_ids: Iterable[int]
+    store: MetadataStore, ledger_ids: Iterable[int], summary: CheckSummary
 ) -> AsyncIterator[LedgerMetadata]:
-    """Those that exist of some."""
+    """The ledgers of `ledger_ids` that exist; `summary` notes the records it cannot read."""
     for ledger_id in ledger_ids:
-        metadata = await read_ledger(store, ledger_id)
+        try:
+            metadata = await read_ledger(store, ledger_id)
+        except UnreadableLedger as error:
+            summary.cannot_read(error.key)
+            continue
         if metadata is not None:
             yield metadata
 
 
 async def read_ledger(store: MetadataStore, ledger_id: int) -> LedgerMetadata | None:
-    """The ledger as it stands now."""
+    """The ledger's current record; raises UnreadableLedger."""
     key = ledger_key(ledger_id)
     record = await store.get(key)
-    return None if record is None else decode(key, record.value)
+    if record is None:
+        return None
+    try:
+        return decode(key, record.value)
+    except MetadataError as error:
+        raise UnreadableLedger(key, str(error)) from error
 
 
 class CheckRun:
@@ -124,6 +147,8 @@ class CheckRun:
             if report is not None:
                 summary.add(report)
                 on_report(report)
+        except UnreadableLedger as error:
+            summary.cannot_read(error.key)
         except Exception as error:  # noqa: BLE001  it is raised by `run`
             self._error = self._error or error
         finally:

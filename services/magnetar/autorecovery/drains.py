@@ -5,6 +5,9 @@
 holds the drain's lock does the work and writes the rest (`drain_worker`). Any step may be broken
 off and is taken up by another node.
 
+No proof outlives the mark: the worker writes its state in transactions that check the mark's
+revision, and deletes the record of a drain whose mark is gone (`end_unmarked`).
+
 A drain ends REMOVABLE (every ledger that the bookie held has its full number of copies elsewhere,
 each read and compared) or REFUSED, with the ledgers that stand in the way. Asking again begins
 again: what was moved stays moved.
@@ -13,6 +16,7 @@ Disks that were proven empty are retired when the drain ends, if the name has ne
 `/bookies-known/` keeps only those that may still hold something.
 """
 
+import contextlib
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
@@ -29,6 +33,7 @@ from magnetar.bookie.registration import (
 )
 from magnetar.bookie.registration import decode as decode_registration
 from magnetar.core.errors import MetadataError
+from magnetar.core.log import get_logger
 from magnetar.metadata.store import (
     ABSENT,
     BadRevision,
@@ -44,6 +49,8 @@ LOCKS_PREFIX: Final = "/bookies-drains-locks/"
 REQUEST_TRIES: Final = 5
 RETIRED_MAX: Final = 64
 """Disks of one name that are retired at once."""
+
+log = get_logger("magnetar.autorecovery")
 
 
 class DrainState(StrEnum):
@@ -122,8 +129,19 @@ async def read(store: MetadataStore, bookie_id: str) -> Drain | None:
 
 
 async def read_all(store: MetadataStore) -> list[Drain]:
-    """Every bookie's."""
-    return [decode(one.key, one.value) for one in await store.list(DRAINS_PREFIX)]
+    """Every bookie's; a record that cannot be read is logged and left out."""
+    return [drain for drain, _ in await read_with_revisions(store)]
+
+
+async def read_with_revisions(store: MetadataStore) -> list[tuple[Drain, int]]:
+    """Every bookie's drain with its record's revision; see `read_all`."""
+    found: list[tuple[Drain, int]] = []
+    for one in await store.list(DRAINS_PREFIX):
+        try:
+            found.append((decode(one.key, one.value), one.revision))
+        except MetadataError as error:
+            log.error("drain unreadable", key=one.key, error=str(error))
+    return found
 
 
 async def request(store: MetadataStore, bookie_id: str, now_ms: int, reason: str) -> Drain:
@@ -149,9 +167,16 @@ async def request(store: MetadataStore, bookie_id: str, now_ms: int, reason: str
 
 
 async def cancel(store: MetadataStore, bookie_id: str) -> bool:
-    """The bookie takes new ledgers again; whether it was being emptied."""
+    """The bookie takes new ledgers again; whether it was being emptied.
+
+    A record that cannot be read goes, too.
+    """
     for _ in range(REQUEST_TRIES):
-        drain = await read(store, bookie_id)
+        stored = await store.get(drain_key(bookie_id))
+        drain = None
+        if stored is not None:
+            with contextlib.suppress(MetadataError):
+                drain = decode(stored.key, stored.value)
         marked = await store.get(draining_key(bookie_id)) is not None
         retired = [] if drain is None else await _retired(store, drain)
         ends = [Delete(drain_key(bookie_id)), Delete(draining_key(bookie_id))]
@@ -159,8 +184,20 @@ async def cancel(store: MetadataStore, bookie_id: str) -> bool:
             await store.transact([*ends, *retired])
         except BadRevision:
             continue  # the bookie has registered anew, or has gone
-        return drain is not None or marked
+        return stored is not None or marked
     raise MetadataError(f"{registration_key(bookie_id)} changes all the time")
+
+
+async def end_unmarked(store: MetadataStore, drain: Drain, revision: int) -> None:
+    """Deletes a drain's record where the bookie's mark is gone: the bookie takes new ledgers.
+
+    Where only the mark was deleted, a drain would copy for ever, and a proof would still say that
+    the bookie may be removed. Does nothing where the record changed, or the mark is back.
+    """
+    unmarked = Check(draining_key(drain.bookie_id), ABSENT)
+    retired = await _retired(store, drain)
+    with contextlib.suppress(BadRevision):
+        await store.transact([unmarked, Delete(drain_key(drain.bookie_id), revision), *retired])
 
 
 async def _retired(store: MetadataStore, drain: Drain) -> list[Operation]:

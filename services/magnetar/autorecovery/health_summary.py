@@ -2,7 +2,8 @@
 
 It is only `healthy` where the list of under-replicated ledgers is empty *and* the list is about the
 bookies as they are now: an audit has seen this very set of them. A bookie that left a moment ago
-makes the answer no at once, before autorecovery has listed anything.
+makes the answer no at once, before autorecovery has listed anything. A record that cannot be read,
+of a ledger or in the list, makes the answer no: nobody knows which copies its ledger lacks.
 """
 
 from typing import Final
@@ -21,10 +22,13 @@ from magnetar.autorecovery.records import (
 )
 from magnetar.bookie.registration import BOOKIES_PREFIX, KNOWN_PREFIX
 from magnetar.bookie.registration import decode as decode_registration
+from magnetar.core.errors import MetadataError
 from magnetar.ledger.bookies import BookieSet
+from magnetar.ledger.metadata import decode as decode_ledger
 from magnetar.metadata.store import MetadataStore
 
 LEDGERS_NAMED_MAX: Final = 100
+KEYS_NAMED_MAX: Final = 10
 
 
 class LedgerTrouble(msgspec.Struct, frozen=True, rename="camel"):
@@ -64,6 +68,8 @@ class LedgerHealth(msgspec.Struct, frozen=True, rename="camel"):
     audit_is_current: bool
     audited_by_somebody: bool
     bookies: tuple[LivingBookie, ...]
+    unreadable: int = 0
+    """Ledger records that cannot be read, as of the last audit, but for those mended since."""
 
 
 async def ledger_health(store: MetadataStore, bookies: BookieSet) -> LedgerHealth:
@@ -80,6 +86,7 @@ async def ledger_health(store: MetadataStore, bookies: BookieSet) -> LedgerHealt
         for one in await store.list(f"{RECORDS_PREFIX}{page}/"):
             record = readable(one.key, one.value)
             if record is None:
+                counts[RecordState.WAITING] += 1  # the next audit lists the ledger anew
                 continue
             counts[record.state] += 1
             if len(named) < LEDGERS_NAMED_MAX:
@@ -92,7 +99,13 @@ async def ledger_health(store: MetadataStore, bookies: BookieSet) -> LedgerHealt
         name = one.key.removeprefix(KNOWN_PREFIX).rpartition("/")[0]
         known[name] = known.get(name, 0) + 1
     disks = await _disks(store)
+    unreadable = await _unreadable(store, audit)
     reason = _reason(lacking, lost, is_current=is_current, somebody=somebody)
+    if unreadable and not reason:
+        reason = (
+            f"the records of {unreadable} ledgers cannot be read: whether they lack copies is not "
+            f"known; {', '.join(audit.unreadable_keys[:KEYS_NAMED_MAX])}"
+        )
     return LedgerHealth(
         healthy=not reason,
         reason=reason,
@@ -113,14 +126,30 @@ async def ledger_health(store: MetadataStore, bookies: BookieSet) -> LedgerHealt
             )
             for one in living
         ),
+        unreadable=unreadable,
     )
 
 
+async def _unreadable(store: MetadataStore, audit: AuditState) -> int:
+    """How many ledger records cannot be read: those of the audit that were not mended since."""
+    mended = 0
+    for key in audit.unreadable_keys:
+        record = await store.get(key)
+        try:
+            mended += record is None or bool(decode_ledger(key, record.value))
+        except MetadataError:
+            continue
+    return audit.unreadable - mended
+
+
 async def _disks(store: MetadataStore) -> dict[str, tuple[int, int]]:
-    """Size and free bytes, by bookie, as they told last."""
+    """Size and free bytes, by bookie, as their registrations say; unreadable ones are left out."""
     found = {}
     for record in await store.list(BOOKIES_PREFIX):
-        one = decode_registration(record.key, record.value)
+        try:
+            one = decode_registration(record.key, record.value)
+        except MetadataError:
+            continue
         found[one.bookie_id] = (one.disk_bytes_total, one.disk_bytes_free)
     return found
 

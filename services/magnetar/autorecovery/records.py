@@ -26,6 +26,7 @@ AUDIT_STATE_KEY: Final = "/autorecovery/audited"
 CHECK_STATE_KEY: Final = "/autorecovery/checked"
 PAGE_LEDGERS: Final = 1000
 LOST_RANGES_MAX: Final = 100
+UNREADABLE_KEYS_MAX: Final = 100
 
 log = get_logger("magnetar.autorecovery")
 
@@ -81,6 +82,10 @@ class AuditState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     digest: str = ""
     audited_ms: int = 0
+    unreadable: int = 0
+    """Ledger records that could not be read."""
+    unreadable_keys: tuple[str, ...] = ()
+    """UNREADABLE_KEYS_MAX of them at most."""
 
 
 class CheckState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -179,3 +179,18 @@ class Bookie(Protocol):
 
     async def close(self) -> None:
         """Finishes what was added, checkpoints, and releases the disks."""
+
+
+class KeptBookie(Bookie, Protocol):
+    """A bookie with what only its own process asks of it."""
+
+    async def drop_copies(self, ledger_ids: Sequence[int]) -> list[int]:
+        """Deletes the entries of closed ledgers that other bookies hold; the ids of those done.
+
+        Unlike after `delete_ledger`, a ledger may come back: its fence stays, so its writer is
+        refused, and a `recovery` add is taken. It counts as absent until then: it is not listed,
+        and reads raise NoSuchLedger. Ledgers that are not here, or are added to now, are left out.
+        """
+
+    async def list_emptied(self) -> list[int]:
+        """The ids of the ledgers that `drop_copies` emptied, and nothing was added to since."""

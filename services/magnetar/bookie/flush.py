@@ -7,7 +7,7 @@ second copy replace those of the first. Runs on the thread "bookie-flush", one f
 entry it does nothing but join: CRCs and lengths are those that the journal computed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from magnetar.bookie import index as index_format
 from magnetar.bookie.checkpoint import Checkpoint
 from magnetar.bookie.entry_log import EntryLogs, LogWriter
 from magnetar.bookie.entry_log_codec_v1 import Segment
-from magnetar.bookie.index import Index, LedgerRecord, View
+from magnetar.bookie.index import FLAG_EMPTIED, FLAG_FENCED, Index, LedgerRecord, View
 from magnetar.bookie.index_store import Batch
 from magnetar.bookie.journal_files import JournalPosition
 from magnetar.bookie.settings import BookieSettings
@@ -144,6 +144,17 @@ class Flusher:
         with self._index.lock:
             self._index.store.write(batch)
             self._drop_deleted(ledgers)
+            self._index.store.sync()
+
+    def empty(self, ledger_ids: Sequence[int]) -> None:
+        """Drops the ledgers' entries from the index, durably, and keeps the ledgers fenced."""
+        record = LedgerRecord(-1, -1, 0, -1, FLAG_FENCED | FLAG_EMPTIED)
+        batch = Batch()
+        for ledger_id in ledger_ids:
+            index_format.drop_entries(batch, ledger_id)
+            index_format.put_ledger(batch, ledger_id, record)
+        with self._index.lock:
+            self._index.store.write(batch)
             self._index.store.sync()
 
 

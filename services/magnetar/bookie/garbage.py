@@ -13,12 +13,16 @@ Nothing is ever deleted because something is missing by accident. A comparison s
 of deletion where the store cannot be read, has no record of this very bookie, has no ledgers at all
 although ids were given out, or has gone back (its `/ledger-id` is lower than before). A ledger goes
 when two comparisons in a row found it absent and a look at its own key says the same.
+
+A ledger that is in the metadata store may name other bookies only: autorecovery copied it elsewhere
+while this bookie was away. Such former copies are left to a `FormerCopies` collector of the layers
+above, which can read the records and prove the other copies.
 """
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, Protocol
 
-from magnetar.bookie.api import Bookie
+from magnetar.bookie.api import Bookie, KeptBookie
 from magnetar.bookie.registration import known_key
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
@@ -52,24 +56,35 @@ async def check_ids(bookie: Bookie, store: MetadataStore) -> None:
         )
 
 
+class FormerCopies(Protocol):
+    """Collects copies that no record names any more (`autorecovery.former_copies`)."""
+
+    async def collect(self, ledger_ids: Collection[int]) -> list[int]:
+        """Looks at ledgers that are here and have records; the ids of the copies deleted."""
+
+
 class LedgerGarbage:
     """The comparison of one bookie with the metadata store."""
 
     def __init__(
-        self, bookie: Bookie, store: MetadataStore, may_delete: Callable[[], bool]
+        self, bookie: KeptBookie, store: MetadataStore, may_delete: Callable[[], bool]
     ) -> None:
         """`may_delete` is asked before each deletion: whether the bookie is in good standing."""
+        self.former: FormerCopies | None = None
         self._bookie = bookie
         self._store = store
         self._may_delete = may_delete
         self._suspects: set[int] = set()
         """What the last comparison found to be absent."""
         self._last_id = -1
+        self._present: set[int] = set()
+        """What the last comparison found here and in the store."""
         self.deleted = 0
 
     async def compare(self) -> list[int]:
         """Compares once; the ids of the ledgers that were deleted. Raises MetadataError."""
         suspects, self._suspects = self._suspects, set()
+        self._present = set()
         absent = await self._absent()
         gone: list[int] = []
         for ledger_id in sorted(absent & suspects):
@@ -86,6 +101,15 @@ class LedgerGarbage:
             log.info("deleted ledgers that are no more", count=len(gone), first=gone[0])
         return gone
 
+    async def collect_former(self) -> list[int]:
+        """Deletes former copies among what the last comparison found in the store."""
+        present, self._present = self._present, set()
+        if self.former is None or not present or not self._may_delete():
+            return []
+        gone = await self.former.collect(present)
+        self.deleted += len(gone)
+        return gone
+
     async def _absent(self) -> set[int]:
         """The ledgers here that the store, which must look sane, has no record of."""
         store = self._store
@@ -95,9 +119,9 @@ class LedgerGarbage:
             log.error("the metadata store has gone back", ledger_id=last_id, was=self._last_id)
             return set()
         self._last_id = last_id
-        here = {
-            ledger_id for ledger_id in await self._bookie.list_ledgers() if ledger_id <= last_id
-        }
+        listed = await self._bookie.list_ledgers()
+        held = {*listed, *await self._bookie.list_emptied()}
+        here = {ledger_id for ledger_id in held if ledger_id <= last_id}
         if not here:
             return set()
         if await store.get(known_key(self._bookie.identity)) is None:
@@ -107,6 +131,7 @@ class LedgerGarbage:
         if not there:
             log.error("the metadata store has no ledgers at all: nothing is deleted")
             return set()
+        self._present = there.intersection(listed)
         return here - there
 
 

@@ -20,7 +20,7 @@ import msgspec
 from magnetar.bookie import index as index_format
 from magnetar.bookie.entry_log import EntryLogs, LogWriter, Placed
 from magnetar.bookie.entry_log_codec_v1 import FILE_HEADER_BYTES, BadBlock, decode_block, log_magic
-from magnetar.bookie.index import FLAG_DELETED, Index, View
+from magnetar.bookie.index import FLAG_DELETED, FLAG_EMPTIED, Index, View
 from magnetar.bookie.index_store import Batch
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.log import get_logger
@@ -99,8 +99,10 @@ class Collector:
         existing: set[int] = set()
         batch = Batch()
         for ledger_id, record in self._index.ledgers():
-            if not record.flags & FLAG_DELETED:
+            if not record.flags & (FLAG_DELETED | FLAG_EMPTIED):
                 existing.add(ledger_id)
+            elif record.flags & FLAG_EMPTIED:
+                continue
             elif now_ms - record.deleted_ms >= kept_ms:
                 index_format.drop_ledger(batch, ledger_id)
                 report.tombstones_dropped.append(ledger_id)

@@ -37,6 +37,8 @@ _IDENTITY_KEY: Final = b"midentity"
 
 FLAG_FENCED: Final = 1
 FLAG_DELETED: Final = 2
+FLAG_EMPTIED: Final = 4
+"""Its entries were dropped here, since others hold them; only its fence is kept."""
 
 
 class View(msgspec.Struct, gc=False, frozen=True):

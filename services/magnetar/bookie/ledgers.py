@@ -7,8 +7,10 @@ the index with the next flush. For the event loop's thread; the flush reads what
 
 from typing import Final
 
+from magnetar.bookie.api import BookieError, BookieReadOnly, LedgerFenced, NoSuchLedger
 from magnetar.bookie.index import (
     FLAG_DELETED,
+    FLAG_EMPTIED,
     FLAG_FENCED,
     ID_END,
     Damage,
@@ -24,6 +26,8 @@ class LedgerState:
 
     __slots__ = (
         "deleted_ms",
+        "dropping",
+        "emptied",
         "exists",
         "fence_durable",
         "fenced",
@@ -42,6 +46,10 @@ class LedgerState:
         self.fenced = False
         self.fence_durable = False
         self.deleted_ms = -1
+        self.dropping = False
+        """Its entries are being dropped: no add is taken until that is over."""
+        self.emptied = False
+        """Its entries were dropped: it does not exist here, and stays fenced."""
         self.last_add_confirmed = -1
         self.last_entry = -1
         self.last_indexed = -1
@@ -57,7 +65,7 @@ class LedgerState:
 
     def added(self, first: int, last: int, size: int, last_add_confirmed: int) -> None:
         """A group became durable."""
-        self.exists = True
+        self.exists, self.emptied = True, False
         if last_add_confirmed > self.last_add_confirmed:
             self.last_add_confirmed = last_add_confirmed
         if first > self.last_entry:
@@ -68,13 +76,34 @@ class LedgerState:
         if last > self.last_entry:
             self.last_entry = last
 
+    def refusal(self, *, recovery: bool) -> BookieError | None:
+        """Why an add is not taken."""
+        if self.deleted:
+            return NoSuchLedger(f"ledger {self.ledger_id} was deleted")
+        if self.dropping:
+            return BookieReadOnly(f"the copy of ledger {self.ledger_id} is being dropped")
+        if self.fenced and not recovery:
+            return LedgerFenced(f"ledger {self.ledger_id} is fenced")
+        return None
+
     @property
     def record(self) -> LedgerRecord:
         """As it goes to the index."""
-        flags = (FLAG_FENCED if self.fenced else 0) | (FLAG_DELETED if self.deleted else 0)
+        flags = FLAG_FENCED if self.fenced else 0
+        if self.deleted:
+            flags |= FLAG_DELETED
+        elif self.emptied:
+            flags |= FLAG_EMPTIED
         return LedgerRecord(
             self.last_add_confirmed, self.last_entry, self.length_bytes, self.deleted_ms, flags
         )
+
+    def emptied_now(self) -> None:
+        """Its entries are durably gone, and its fence durably kept."""
+        self.exists, self.emptied = False, True
+        self.fenced = self.fence_durable = True
+        self.last_add_confirmed = self.last_entry = self.last_indexed = -1
+        self.length_bytes = 0
 
 
 class Ledgers:
@@ -104,7 +133,8 @@ class Ledgers:
         state = self._states[ledger_id] = LedgerState(ledger_id)
         record = self._index.ledger(ledger_id)
         if record is not None:
-            state.exists = True
+            state.emptied = bool(record.flags & FLAG_EMPTIED)
+            state.exists = not state.emptied
             state.fenced = state.fence_durable = bool(record.flags & FLAG_FENCED)
             state.deleted_ms = record.deleted_ms
             state.length_bytes = record.length_bytes
@@ -172,16 +202,26 @@ class Ledgers:
         """All ledgers that exist, ascending; `indexed` are those that the index has."""
         found = set(indexed)
         for ledger_id, state in self._states.items():
-            if state.deleted:
+            if state.deleted or state.emptied:
                 found.discard(ledger_id)
             elif state.exists:
                 found.add(ledger_id)
         return sorted(found)
 
     def indexed_ids(self) -> list[int]:
-        """Ledgers in the index that are not deleted. For any thread."""
+        """Ledgers in the index that are neither deleted nor emptied. For any thread."""
         return [
             ledger_id
             for ledger_id, record in self._index.ledgers()
-            if not record.flags & FLAG_DELETED
+            if not record.flags & (FLAG_DELETED | FLAG_EMPTIED)
         ]
+
+    def emptied_ids(self) -> list[int]:
+        """Ledgers in the index that were emptied. For any thread."""
+        return [
+            ledger_id for ledger_id, record in self._index.ledgers() if record.flags & FLAG_EMPTIED
+        ]
+
+    def forget_damage(self, ledger_id: int) -> None:
+        """The entries that were damaged are dropped."""
+        self._damages.pop(ledger_id, None)

@@ -23,12 +23,12 @@ from magnetar.bookie.api import (
     BookieReadOnly,
     EntryProofs,
     LedgerEnd,
-    LedgerFenced,
     NoSuchLedger,
     OnAdded,
     StoredEntry,
 )
 from magnetar.bookie.disk_guard import DiskGuard
+from magnetar.bookie.dropped_copies import DroppedCopies
 from magnetar.bookie.entry_log_codec_v1 import Segment
 from magnetar.bookie.files import Files
 from magnetar.bookie.flush import FlushJob
@@ -110,6 +110,7 @@ class LocalBookie:
             self._flush_failed,
             threaded=threads,
         )
+        self._copies = DroppedCopies(parts.ledgers, self._stage, self._reader, self._read_pool)
         self._stage.position = parts.recovered.next_position
         self._keeper = Housekeeper(
             self._stage,
@@ -198,10 +199,7 @@ class LocalBookie:
         state.pending += 1
         error = self._refusal()
         if state.fenced or state.deleted:
-            if state.deleted:
-                error = NoSuchLedger(f"ledger {ledger_id} was deleted")
-            elif not recovery:
-                error = LedgerFenced(f"ledger {ledger_id} is fenced")
+            error = state.refusal(recovery=recovery) or error
         lengths = b""
         body: Sequence[bytes] = ()
         size = crc = 0
@@ -300,7 +298,9 @@ class LocalBookie:
     async def delete_ledger(self, ledger_id: int) -> None:
         """See `Bookie.delete_ledger`."""
         state = self._ledgers.get(ledger_id)
-        if state.deleted or not (state.exists or state.pending):
+        if state.dropping:
+            raise BookieReadOnly(f"the copy of ledger {ledger_id} is being dropped")
+        if state.deleted or not (state.exists or state.pending or state.emptied):
             return
         state.deleted_ms = self._clock.now_ms()
         try:
@@ -313,6 +313,14 @@ class LocalBookie:
         """See `Bookie.list_ledgers`."""
         indexed = await run_on(self._read_pool, self._ledgers.indexed_ids)
         return self._ledgers.ids(indexed)
+
+    async def drop_copies(self, ledger_ids: Sequence[int]) -> list[int]:
+        """See `KeptBookie.drop_copies`."""
+        return await self._copies.drop(ledger_ids, self._fence)
+
+    async def list_emptied(self) -> list[int]:
+        """See `KeptBookie.list_emptied`."""
+        return await self._copies.list_emptied()
 
     async def _journalled(self, kind: int, state: LedgerState) -> None:
         """Writes a record of a ledger; returns when it is durable."""
@@ -364,37 +372,26 @@ class LocalBookie:
 
     def stats(self) -> BookieStats:
         """Counts and sizes as of now."""
-        counters = self._counters
         halves = [half for half in (self._halves.active, self._halves.flushing) if half]
         refusal = self._refusal()
         cache = self._reader.cache
         return BookieStats(
             writable=refusal is None,
             read_only_reason=str(refusal) if refusal is not None else "",
-            entries_added=counters.entries_added,
-            bytes_added=counters.bytes_added,
             entries_read=self._reader.entries_read,
             bytes_read=self._reader.bytes_read,
-            journal_commits=counters.journal_sync.count,
-            journal_bytes=counters.journal_bytes,
             journal_pending_bytes=self._journal.pending_bytes,
-            journal_sync_seconds=counters.journal_sync.sum_s,
-            journal_sync_buckets=tuple(counters.journal_sync.counts),
             write_cache_bytes=sum(half.charge for half in halves),
             write_cache_entries=sum(half.count for half in halves),
-            flushes=counters.flushes,
-            flush_bytes=counters.flush_bytes,
             read_cache_bytes=cache.bytes,
             read_cache_hits=cache.hits,
             read_cache_misses=cache.misses,
             entry_logs=len(self._parts.logs.ids()),
-            logs_removed=counters.logs_removed,
-            logs_compacted=counters.logs_compacted,
-            gc_bytes_freed=counters.gc_bytes_freed,
             disk_bytes_total=self._guard.usage.total,
             disk_bytes_free=self._guard.usage.free,
             ledgers_in_limbo_through=self._ledgers.limbo_through,
             damaged_ranges=self._ledgers.damaged_ranges,
+            **self._counters.shown(),
         )
 
     async def abort(self) -> None:

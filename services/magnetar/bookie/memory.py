@@ -42,6 +42,7 @@ class MemoryBookie:
         self._identity = BookieIdentity(bookie_id, incarnation)
         self._ledgers: dict[int, MemoryLedger] = {}
         self._deleted: set[int] = set()
+        self._emptied: set[int] = set()
 
     @property
     def identity(self) -> BookieIdentity:
@@ -68,14 +69,22 @@ class MemoryBookie:
         error: BookieError | None = None
         if ledger_id in self._deleted:
             error = NoSuchLedger(f"ledger {ledger_id} was deleted")
-        elif (
-            ledger := self._ledgers.setdefault(ledger_id, MemoryLedger())
-        ).fenced and not recovery:
+        elif not recovery and self._is_fenced(ledger_id):
             error = LedgerFenced(f"ledger {ledger_id} is fenced")
         else:
+            ledger = self._ledgers.setdefault(ledger_id, self._new(ledger_id))
             ledger.entries.update(zip(entry_ids, entries, strict=True))
             ledger.last_add_confirmed = max(ledger.last_add_confirmed, last_add_confirmed)
         asyncio.get_running_loop().call_soon(on_added, error)
+
+    def _is_fenced(self, ledger_id: int) -> bool:
+        ledger = self._ledgers.get(ledger_id)
+        return ledger_id in self._emptied or (ledger is not None and ledger.fenced)
+
+    def _new(self, ledger_id: int) -> MemoryLedger:
+        fenced = ledger_id in self._emptied
+        self._emptied.discard(ledger_id)
+        return MemoryLedger(fenced=fenced)
 
     async def read_entries(
         self, ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
@@ -108,6 +117,8 @@ class MemoryBookie:
         return EntryProofs(proofs, last + 1)
 
     async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
+        if fence and ledger_id in self._emptied:
+            return LedgerEnd(-1, -1, fenced=True, length_bytes=0)
         if fence and ledger_id not in self._deleted:
             self._ledgers.setdefault(ledger_id, MemoryLedger()).fenced = True
             # The adds before it are answered first.
@@ -124,8 +135,17 @@ class MemoryBookie:
                 ledger.last_add_confirmed = max(ledger.last_add_confirmed, entry_id)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        if self._ledgers.pop(ledger_id, None) is not None:
+        if self._ledgers.pop(ledger_id, None) is not None or ledger_id in self._emptied:
+            self._emptied.discard(ledger_id)
             self._deleted.add(ledger_id)
+
+    async def drop_copies(self, ledger_ids: Sequence[int]) -> list[int]:
+        dropped = [one for one in ledger_ids if self._ledgers.pop(one, None) is not None]
+        self._emptied.update(dropped)
+        return dropped
+
+    async def list_emptied(self) -> list[int]:
+        return sorted(self._emptied)
 
     async def list_ledgers(self) -> list[int]:
         return sorted(self._ledgers)

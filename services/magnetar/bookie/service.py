@@ -343,7 +343,8 @@ class BookieService:
             try:
                 async with asyncio.timeout(self._settings.garbage_timeout_s):
                     await self.garbage.compare()
+                await self.garbage.collect_former()
             except StoreClosed:
                 return
-            except (MetadataError, BookieError, TimeoutError) as error:
+            except (MetadataError, BookieError, TimeoutError, OSError) as error:
                 log.warning("ledgers not compared", bookie=str(self), error=str(error))

@@ -1,7 +1,7 @@
 """What a bookie counts about itself, for metrics and for `stats()`."""
 
 from bisect import bisect_left
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -81,3 +81,19 @@ class Counters:
         self.journal_sync = Histogram()
         self.flushes = self.flush_bytes = 0
         self.logs_removed = self.logs_compacted = self.gc_bytes_freed = 0
+
+    def shown(self) -> dict[str, Any]:
+        """Its fields of `BookieStats`."""
+        return {
+            "entries_added": self.entries_added,
+            "bytes_added": self.bytes_added,
+            "journal_commits": self.journal_sync.count,
+            "journal_bytes": self.journal_bytes,
+            "journal_sync_seconds": self.journal_sync.sum_s,
+            "journal_sync_buckets": tuple(self.journal_sync.counts),
+            "flushes": self.flushes,
+            "flush_bytes": self.flush_bytes,
+            "logs_removed": self.logs_removed,
+            "logs_compacted": self.logs_compacted,
+            "gc_bytes_freed": self.gc_bytes_freed,
+        }

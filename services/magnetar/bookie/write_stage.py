@@ -8,7 +8,7 @@ the other half is full too, adds are refused until a flush has worked.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -138,6 +138,10 @@ class WriteStage:
         records = [item for item in records if item[1].flags & FLAG_DELETED]
         if records:
             await run_on(self._pool, lambda: self._flusher.apply_deletes(records))
+
+    async def empty(self, ledger_ids: Sequence[int]) -> None:
+        """Drops ledgers' entries from the index, which must have all of them: flush before."""
+        await run_on(self._pool, lambda: self._flusher.empty(ledger_ids))
 
     def close(self) -> None:
         """Ends the thread."""

@@ -95,7 +95,9 @@ async def _check(args: argparse.Namespace) -> int:
         check = make_run(access, args.at_once, args.mb_per_s_max, repair=args.repair)
         chosen = sorted(set(args.ledgers))
         ledgers = (
-            these_ledgers(access.store, chosen) if chosen else all_ledgers(access.store, summary)
+            these_ledgers(access.store, chosen, summary)
+            if chosen
+            else all_ledgers(access.store, summary)
         )
         with progress("ledgers checked", quiet=args.json) as advance:
 

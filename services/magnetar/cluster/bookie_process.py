@@ -8,6 +8,7 @@ other way round: not ready, no longer registered, all answered, all flushed.
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from random import Random
 from typing import TYPE_CHECKING
 
 from magnetar import __version__
@@ -26,6 +27,7 @@ from magnetar.observe.listen import bind
 from magnetar.observe.metrics import single
 
 if TYPE_CHECKING:
+    from magnetar.autorecovery.former_copies import FormerCopies
     from magnetar.cluster.autorecovery_part import AutorecoveryPart
 
 
@@ -120,6 +122,7 @@ async def start(settings: BookieProcessSettings) -> BookieProcess:
         # Whatever is registered under the session goes with it, and before the store.
         opened.push_async_callback(member.session.stop)
         service = await _open(opened, settings, member, clock, http_port)
+        service.garbage.former = await _former_copies(opened, settings, member, clock, service)
         await service.start(listener)
         if settings.autorecovery:
             from magnetar.cluster.autorecovery_part import AutorecoveryPart
@@ -144,6 +147,35 @@ async def start(settings: BookieProcessSettings) -> BookieProcess:
             opened.pop_all(),
         )
     raise AssertionError("unreachable")
+
+
+async def _former_copies(
+    opened: AsyncExitStack,
+    settings: BookieProcessSettings,
+    member: Membership,
+    clock: Clock,
+    service: BookieService,
+) -> "FormerCopies":
+    """Proves copies on the other bookies, so it needs them, with or without autorecovery here."""
+    from magnetar.autorecovery.former_copies import FormerCopies
+    from magnetar.autorecovery.ledger_check import LedgerChecker
+    from magnetar.autorecovery.proving import Prover
+    from magnetar.autorecovery.rate import ByteRate
+    from magnetar.cluster.autorecovery_part import recovery_settings
+    from magnetar.ledger.registered_bookies import RegisteredBookies
+
+    client = f"former copies {settings.identity}"
+    cluster_id = member.cluster.cluster_id
+    bookies = RegisteredBookies(member.store, clock, cluster=cluster_id, client=client)
+    opened.push_async_callback(bookies.stop)
+    await bookies.start()
+    recovery = recovery_settings(settings)
+    prover = Prover(
+        bookies, ByteRate(recovery.check_bytes_per_s_max, clock), recovery.request_timeout_s
+    )
+    checker = LedgerChecker(bookies, prover, None, recovery.request_timeout_s)
+    token = f"{client} {Random().getrandbits(64):016x}"
+    return FormerCopies(service.bookie, member.store, member.session, checker, clock, token)
 
 
 async def _open(

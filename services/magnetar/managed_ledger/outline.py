@@ -37,6 +37,7 @@ class Outline:
     index: LedgerIndex
     cursors: dict[str, RecordedCursor]
     exact: bool
+    created_ms: int
 
 
 async def outline(
@@ -54,6 +55,7 @@ async def outline(
         index,
         {name: RecordedCursor(index, cursor.mark_delete) for name, cursor in cursors.items()},
         exact and all(cursor.ledger_id == NO_LEDGER for cursor in cursors.values()),
+        record.created_ms,
     )
 
 

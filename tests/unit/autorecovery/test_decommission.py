@@ -4,6 +4,7 @@ import asyncio
 
 from tests.unit.autorecovery.stage import Stage, names_of, run
 
+from magnetar.autorecovery import drains
 from magnetar.autorecovery.check_all import CheckSummary
 from magnetar.autorecovery.decommission import Decommission, Left
 from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
@@ -50,8 +51,8 @@ def test_a_living_bookie_is_emptied_and_may_go() -> None:
         summary, reports = await prove(stage, job)
         assert (summary.exit_code, summary.ledgers) == (0, 3)
         assert {report.ledger_id for report in reports} == {1, 2, 1005}
-        assert await job.cancel()
-        assert not await job.cancel()
+        assert await drains.cancel(stage.store, "a")
+        assert not await drains.cancel(stage.store, "a")
         await stage.stop()
 
     run(main)

@@ -99,3 +99,13 @@ async def test_records_of_before_name_no_disks() -> None:
     assert await drains.cancel(store, "b")
     assert await known(store) == {"old"}
     await store.close()
+
+
+async def test_a_record_that_cannot_be_read_can_be_cancelled() -> None:
+    store = MemoryStore(SystemClock())
+    await store.put(drain_key("b"), b"\xff of a newer release")
+    await store.put(draining_key("b"), b"1")
+    assert await drains.cancel(store, "b")
+    assert await store.get(drain_key("b")) is None
+    assert await store.get(draining_key("b")) is None
+    await store.close()

@@ -11,7 +11,7 @@ from magnetar.broker.lifecycle.effect import Effect, Supposed, on_loaded, on_rec
 from magnetar.broker.lifecycle.enforcing import refusal
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import ledger_name
-from magnetar.policies.lifecycle import BACKLOG_QUOTA, MESSAGE_TTL, RETENTION
+from magnetar.policies.lifecycle import BACKLOG_QUOTA, COMPACTION_THRESHOLD, MESSAGE_TTL, RETENTION
 
 ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 NAMES = ("a", "b", "c")
@@ -135,7 +135,7 @@ def test_retention_on_a_topic_that_is_not_loaded(
             )
             known = await w.service.ledgers.outline(ledger_name(topic.name))
             now_ms = w.clock.now_ms()
-            found = await on_recorded(topic.name, known, w.service.policies, tried, now_ms)
+            found = await on_recorded(topic.name, known, w.service.policies, tried, now_ms, None)
             assert not found.estimated
             await check(await w.topic(), w, tried, found)
 
@@ -151,4 +151,17 @@ async def test_what_was_acknowledged_behind_what_expires_lets_a_ledger_go() -> N
         tried = Supposed({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, 230, {})
         found = await on_loaded(topic, w.service.policies, tried)
         assert (found.expires, found.deletes.ledgers) == ({"a": 3}, 1)
+        await check(topic, w, tried, found)
+
+
+async def test_retention_deletes_nothing_that_is_not_compacted_yet() -> None:
+    """The prediction goes by compaction's horizon, loaded or not, as the deletion does."""
+    async with world(retention_minutes=-1, retention_size_mb=-1) as w:
+        history = [(60, 1)] * (ENTRIES_PER_LEDGER * 2 + 1)
+        topic = await fill(w, history, 0, [])
+        tried = Supposed({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, 0, {})
+        assert (await on_loaded(topic, w.service.policies, tried)).deletes.ledgers == 2
+        await w.set(COMPACTION_THRESHOLD, 1_000)
+        found = await on_loaded(topic, w.service.policies, tried)
+        assert found.deletes.ledgers == 0
         await check(topic, w, tried, found)

@@ -9,6 +9,8 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer, bare, done
+from magnetar.admin.cluster.partitions import raise_refusal
+from magnetar.admin.cluster.peers import asked_by_peer
 from magnetar.admin.cluster.route import peers_of
 from magnetar.admin.context import balance_of, service_of, text_of
 from magnetar.admin.described import described, query
@@ -18,6 +20,7 @@ from magnetar.broker.balance.service import Balance
 from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.setting import settings_of
+from magnetar.broker.settings import BrokerSettings
 from magnetar.core.errors import MagnetarError, NotFound, ServiceNotReady
 from magnetar.core.names import NamespaceName
 
@@ -25,6 +28,7 @@ router = Routes(prefix="/admin/v2/brokers", tags=("brokers",))
 
 HEALTH_TIMEOUT_S: Final = 10.0
 LOG_ROUNDS_SHOWN: Final = 100
+_QUOTA_CHECK: Final = "/admin/v2/brokers/backlog-quota-check"
 _HEALTH_KEY: Final = "/health/checked"
 _OWNED: Final = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 
@@ -137,21 +141,35 @@ async def runtime_configuration(request: Request) -> Response:
 
 @router.get("/internal-configuration", summary="Where metadata is kept")
 async def internal_configuration(request: Request) -> Response:
-    data_dir = getattr(service_of(request).settings, "data_dir", None)
-    url = f"rocksdb://{(data_dir / 'metadata').absolute()}" if data_dir is not None else "memory:"
+    url, root = _metadata(service_of(request).settings)
     return answer(
         {
             "zookeeperServers": url,
             "configurationStoreServers": url,
             "metadataStoreUrl": url,
             "configurationMetadataStoreUrl": url,
-            "ledgersRootPath": "/ledgers",
+            "ledgersRootPath": f"{root}/ledgers",
         }
     )
 
 
-@router.get("/backlog-quota-check", summary="Check backlog quotas now: none are set")
-async def backlog_quota_check(_: Request) -> Response:
+def _metadata(settings: BrokerSettings) -> tuple[str, str]:
+    """The metadata store's URL, and the path below which its keys are."""
+    url = getattr(settings, "metadata_url", None)
+    if url is not None:
+        return url, str(getattr(settings, "metadata_root", "")).rstrip("/")
+    data_dir = getattr(settings, "data_dir", None)
+    if data_dir is None:
+        return "memory:", ""
+    return f"rocksdb://{(data_dir / 'metadata').absolute()}", ""
+
+
+@router.get("/backlog-quota-check", summary="Check backlog quotas now, on all brokers")
+async def backlog_quota_check(request: Request) -> Response:
+    peers = peers_of(request)
+    await service_of(request).upkeep.check_quotas()
+    if peers is not None and not asked_by_peer(request):
+        raise_refusal(await peers.ask_all(request, _QUOTA_CHECK, ""), ())
     return done()
 
 

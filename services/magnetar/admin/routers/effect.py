@@ -157,8 +157,9 @@ async def _from_records(
             known = await service.ledgers.outline(ledger_name(name))
         except NotFound:
             return
+        trim_limit = await service.compaction.trim_limit(ledger_name(name), known.created_ms)
         found[str(name)] = await on_recorded(
-            name, known, service.policies, supposed, service.clock.judged_ms()
+            name, known, service.policies, supposed, service.clock.judged_ms(), trim_limit
         )
 
     for start in range(0, len(names), RECORDS_AT_ONCE_MAX):

@@ -23,6 +23,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import described, query
 from magnetar.admin.documents import message_id
+from magnetar.admin.each import for_each
 from magnetar.admin.message_view import batch_size, message_response
 from magnetar.admin.routes import Routes
 from magnetar.broker.service import BrokerService
@@ -156,9 +157,12 @@ async def terminate_partitions(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     partitions = await _partitions_to_terminate(request)
     ends = {}
-    for index in range(partitions):
+
+    async def end(index: int) -> None:
         topic = await _partition(service, name, index)
         ends[str(index)] = message_id(await topic.terminate())
+
+    await for_each(range(partitions), end)
     return answer(ends)
 
 

@@ -1,6 +1,7 @@
 """`/admin/v2/namespaces`: namespaces, their bundles, and what is done to all of their topics."""
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
@@ -22,6 +23,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.deletion import delete_namespace
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.each import for_each
 from magnetar.admin.routers.policies.documents import (
     checked_document,
     document_fields,
@@ -37,7 +39,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.system_topics import is_system_topic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
-from magnetar.core.errors import AuthorizationError, NotFound
+from magnetar.core.errors import AuthorizationError, NotFound, TopicNotFound
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 from magnetar.policies.policy import Level
 from magnetar.policies.registry import at
@@ -147,9 +149,8 @@ async def unload(request: Request) -> Response:
         await ownership.unload(f"{namespace_of(request)}/{bundle}", destination)
         return done()
     service, selects = service_of(request), await _selection(request)
-    for topic in service.topics:
-        if selects(topic.name):
-            await service.topics.unload(topic.name)
+    names = [topic.name for topic in service.topics if selects(topic.name)]
+    await for_each(names, service.topics.unload)
     return done()
 
 
@@ -162,12 +163,13 @@ async def unload(request: Request) -> Response:
 @planned(in_cluster.in_stored_topics)
 async def clear_backlog(request: Request) -> Response:
     wanted = request.path_params.get("subscription")
-    async for topic in _topics_of(request):
-        if not isinstance(topic, PersistentTopic):
-            continue
-        for name, subscription in list(topic.subscriptions.items()):
-            if wanted in (None, name):
-                await subscription.clear_backlog()
+
+    async def clear(topic: Topic) -> None:
+        if isinstance(topic, PersistentTopic):
+            chosen = [each for name, each in topic.subscriptions.items() if wanted in (None, name)]
+            await for_each(chosen, lambda each: each.clear_backlog())
+
+    await _on_each_topic(request, clear)
     return done()
 
 
@@ -178,9 +180,12 @@ async def clear_backlog(request: Request) -> Response:
 @planned(in_cluster.in_stored_topics)
 async def unsubscribe(request: Request) -> Response:
     wanted = text_of(request, "subscription")
-    async for topic in _topics_of(request):
+
+    async def delete(topic: Topic) -> None:
         if wanted in topic.subscriptions:
             await topic.delete_subscription(wanted)
+
+    await _on_each_topic(request, delete)
     return done()
 
 
@@ -228,13 +233,25 @@ async def _selection(request: Request) -> _Selection:
     return _Selection(namespace, policies, request.path_params.get("bundle"))
 
 
-async def _topics_of(request: Request) -> AsyncIterator[Topic]:
-    """Opens the topics one by one: what is not loaded has a backlog all the same."""
+async def _on_each_topic(request: Request, do: Callable[[Topic], Awaitable[None]]) -> None:
+    """Opens the topics one by one: what is not loaded has a backlog all the same.
+
+    A topic that was deleted meanwhile is passed over.
+    """
     service, selects = service_of(request), await _selection(request)
-    for domain in DOMAINS:
-        for name in await service.topics.names(selects.namespace, domain):
-            if selects(name):
-                yield await service.topics.get_or_open(name, create=False)
+
+    async def open_and_do(name: TopicName) -> None:
+        with contextlib.suppress(TopicNotFound):
+            topic = await service.topics.get_or_open(name, create=False)
+            await do(topic)
+
+    names = [
+        name
+        for domain in DOMAINS
+        for name in await service.topics.names(selects.namespace, domain)
+        if selects(name)
+    ]
+    await for_each(names, open_and_do)
 
 
 async def _new_policies(

@@ -21,6 +21,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import described
 from magnetar.admin.documents import MessageId
+from magnetar.admin.each import for_each
 from magnetar.admin.routes import Routes
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -67,8 +68,7 @@ async def reset_to_message(request: Request) -> Response:
 @planned(each_partition(all_done()))
 async def reset_to_time(request: Request) -> Response:
     timestamp = number_of(request, "timestamp")
-    for subscription in await _subscriptions(request):
-        await subscription.seek_to_time(timestamp)
+    await for_each(await _subscriptions(request), lambda each: each.seek_to_time(timestamp))
     return done()
 
 
@@ -89,8 +89,7 @@ async def skip(request: Request) -> Response:
 @router.post(_SUBSCRIPTION + "/skip_all", summary="Skip everything")
 @planned(each_partition(all_done()))
 async def skip_all(request: Request) -> Response:
-    for subscription in await _subscriptions(request):
-        await subscription.clear_backlog()
+    await for_each(await _subscriptions(request), lambda each: each.clear_backlog())
     return done()
 
 
@@ -139,8 +138,10 @@ async def expire_to_message(request: Request) -> Response:
 
 
 async def _expire(request: Request, subscriptions: list[PersistentSubscription]) -> None:
+    """Expires what is older on all of them; those that have nothing to expire refuse at the end."""
     seconds = number_of(request, "seconds")
-    for subscription in subscriptions:
+
+    async def expire(subscription: PersistentSubscription) -> None:
         if seconds < 0 or not subscription.cursor.backlog:
             raise Conflict(
                 "Expire message by timestamp not issued on topic "
@@ -150,6 +151,8 @@ async def _expire(request: Request, subscriptions: list[PersistentSubscription])
                 "please check stats of individual partition."
             )
         await subscription.expire(seconds)
+
+    await for_each(subscriptions, expire)
 
 
 async def _subscriptions(request: Request) -> list[PersistentSubscription]:

@@ -3,6 +3,7 @@
 On a partitioned topic each is done to all partitions.
 """
 
+import contextlib
 from typing import Final
 
 from starlette.requests import Request
@@ -29,6 +30,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
 from magnetar.admin.documents import MessageId
+from magnetar.admin.each import for_each
 from magnetar.admin.routes import Routes
 from magnetar.broker.session.refused import NO_REPLICATED_SUBSCRIPTIONS
 from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
@@ -77,16 +79,18 @@ async def create_subscription(request: Request) -> Response:
         topics = await loaded_parts(service, name)
     else:
         # As in Pulsar, a topic that may be created automatically is created here too.
-        create = service.topics.creation.by_use(name)
-        topics = [await service.topics.get_or_open(name, create=create)]
+        by_use = service.topics.creation.by_use(name)
+        topics = [await service.topics.get_or_open(name, create=by_use)]
     created = 0
-    for topic in topics:
+
+    async def create(topic: Topic) -> None:
+        nonlocal created
         assert isinstance(topic, PersistentTopic)  # noqa: S101 - the domain was checked
-        try:
+        with contextlib.suppress(SubscriptionExists):
             await topic.create_subscription(text_of(request, "subscription"), start, properties)
             created += 1
-        except SubscriptionExists:
-            continue
+
+    await for_each(topics, create)
     if not created:
         raise Conflict("Subscription already exists for topic")
     return done()
@@ -103,8 +107,7 @@ async def delete_subscription(request: Request) -> Response:
     parts = await _parts_with(request)
     if not force and any(part.subscriptions[subscription].consumers for part in parts):
         raise PreconditionFailed("Subscription has active connected consumers")
-    for part in parts:
-        await part.delete_subscription(subscription, force=force)
+    await for_each(parts, lambda part: part.delete_subscription(subscription, force=force))
     return done()
 
 
@@ -127,10 +130,13 @@ async def get_properties(request: Request) -> Response:
 @planned(each_partition(all_done()))
 async def put_properties(request: Request) -> Response:
     given = await bodies.parse(request, dict[str, str]) or {}
-    for part in await _parts_with(request):
+
+    async def put(part: Topic) -> None:
         if not isinstance(part, PersistentTopic):
             raise NotAllowed("A subscription of a non-persistent topic keeps no properties")
         await part.subscriptions[text_of(request, "subscription")].cursor.set_properties(given)
+
+    await for_each(await _parts_with(request), put)
     return done()
 
 

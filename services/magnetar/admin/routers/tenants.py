@@ -5,8 +5,10 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done
+from magnetar.admin.cluster import deletion as cluster_deletion
+from magnetar.admin.cluster.route import peers_of
 from magnetar.admin.context import checked_name, service_of, text_of
-from magnetar.admin.deletion import delete_namespace
+from magnetar.admin.deletion import delete_namespace, refuse_namespace_in_use
 from magnetar.admin.described import FORCE, described
 from magnetar.admin.documents import TenantInfo
 from magnetar.admin.routes import Routes
@@ -53,10 +55,23 @@ async def delete_tenant(request: Request) -> Response:
     if bodies.flag(request, "force"):
         if not service.settings.force_delete_tenant:
             raise NotAllowed("Broker doesn't allow forced deletion of tenants")
-        for namespace in await service.resources.namespaces(tenant):
-            await delete_namespace(service, NamespaceName.parse(namespace), force=True)
+        await _delete_namespaces(request, tenant)
     await service.resources.delete_tenant(tenant)
     return done()
+
+
+async def _delete_namespaces(request: Request, tenant: str) -> None:
+    """Every namespace of the tenant with its topics; what refuses one refuses all beforehand."""
+    service, peers = service_of(request), peers_of(request)
+    names = await service.resources.namespaces(tenant)
+    namespaces = [NamespaceName.parse(name) for name in names]
+    for namespace in namespaces:
+        await refuse_namespace_in_use(service, namespace, (), force=True)
+    for namespace in namespaces:
+        if peers is not None:
+            await cluster_deletion.delete_namespace(peers, request, namespace, force=True)
+        else:
+            await delete_namespace(service, namespace, force=True)
 
 
 async def _tenant_info(request: Request) -> Document:

@@ -22,11 +22,13 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.deletion import delete_topic
 from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.each import for_each
 from magnetar.admin.routes import Routes
 from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.system_topics import is_system_topic
 from magnetar.broker.topic.persistent import EPOCH_PROPERTY, PersistentTopic
+from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
 from magnetar.core.names import TopicName
 
@@ -107,18 +109,20 @@ async def remove_topic(request: Request) -> Response:
 @planned(each_partition(all_done()))
 async def unload(request: Request) -> Response:
     service = service_of(request)
-    for topic in await loaded_parts(service, topic_of(request)):
-        await service.topics.unload(topic.name)
+    parts = await loaded_parts(service, topic_of(request))
+    await for_each(parts, lambda topic: service.topics.unload(topic.name))
     return done()
 
 
 @router.delete(_TOPIC + "/truncate", summary="Delete all messages of a topic")
 @planned(each_partition(all_done()))
 async def truncate(request: Request) -> Response:
-    for topic in await loaded_parts(service_of(request), topic_of(request)):
+    async def cut(topic: Topic) -> None:
         if not isinstance(topic, PersistentTopic):
             raise NotAllowed("unsupport truncate")
         await topic.managed_ledger.truncate()
+
+    await for_each(await loaded_parts(service_of(request), topic_of(request)), cut)
     return done()
 
 

@@ -114,12 +114,21 @@ async def on_loaded(topic: PersistentTopic, policies: BrokerPolicies, supposed: 
 
 
 async def on_recorded(
-    name: TopicName, known: Outline, policies: BrokerPolicies, supposed: Supposed, now_ms: int
+    name: TopicName,
+    known: Outline,
+    policies: BrokerPolicies,
+    supposed: Supposed,
+    now_ms: int,
+    trim_limit: Position | None,
 ) -> Effect:
-    """On a topic that nobody serves: what would be when it is loaded."""
+    """On a topic that nobody serves: what would be when it is loaded.
+
+    `trim_limit` is compaction's horizon; None: compaction is off.
+    """
     holds = supposed.holds(policies, name)
     limits = _limits(holds)
-    found = await outcome(known.index, known.cursors, limits, RecordedTimes(known.index), now_ms)
+    times = RecordedTimes(known.index)
+    found = await outcome(known.index, known.cursors, limits, times, now_ms, trim_limit=trim_limit)
     exact = known.exact and not limits.ttl_s and not limits.quotas
     return _effect(found, holds, estimated=not exact)
 

@@ -58,6 +58,7 @@ async def foresee(topic: PersistentTopic, limits: Limits) -> Outcome:
         LedgerTimes(ledger),
         topic.judged_ms(),
         deletes=not ledger.broken_cursors,
+        trim_limit=await ledger.trim_limit(),
     )
 
 

@@ -93,8 +93,13 @@ async def outcome(
     now_ms: int,
     *,
     deletes: bool = True,
+    trim_limit: Position | None = None,
 ) -> Outcome:
-    """See the module's text. Without `deletes` no ledger goes: a cursor could not be read."""
+    """Predicts what the limits do to the log now, in the steps of the enforcement.
+
+    Without `deletes` no ledger goes: a cursor could not be read. No ledger goes behind
+    `trim_limit`, compaction's horizon; None: compaction is off.
+    """
     found = Outcome()
     marks = {name: cursor.mark_delete for name, cursor in cursors.items()}
 
@@ -123,6 +128,8 @@ async def outcome(
             move(durable, end, found.evicts)
     if deletes:
         rank = consumed_rank(index, (marks[name] for name in durable))
+        if trim_limit is not None:
+            rank = min(rank, index.rank(*trim_limit))
         for info in trimmable(index, rank, limits.retention, now_ms):
             found.ledgers += 1
             found.entries += info.entries

@@ -45,7 +45,11 @@ def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--bookie-id", required=True, metavar="ID", help="the bookie's name")
-    parser.add_argument("--cancel", action="store_true", help="take the mark away, and no more")
+    parser.add_argument(
+        "--cancel",
+        action="store_true",
+        help="end the drain: take the mark away, and the drain's record",
+    )
     parser.add_argument(
         "--dry-run", action="store_true", help="say what it would mean, and change nothing"
     )
@@ -61,22 +65,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> int:
+    from magnetar.autorecovery import drains
     from magnetar.autorecovery.decommission import Decommission
 
     async with cluster_access.opened(args, "bookie decommission") as access:
-        job = Decommission(access.store, access.bookies, access.clock, args.bookie_id)
         if args.cancel:
-            there = await job.cancel()
+            there = await drains.cancel(access.store, args.bookie_id)
             _say(args, "cancelled" if there else "was not draining", bookie=args.bookie_id)
             return 0
+        job = Decommission(access.store, access.bookies, access.clock, args.bookie_id)
         first = await job.look_first()
         _show_first(args, first)
         if first.problem or args.dry_run:
             return 1 if first.problem else 0
         await job.mark()
-        if not await _wait(args, job, first):
-            return 1
-        return await _prove(args, job, access)
+        while await _wait(args, job, first):
+            code = await _prove(args, job, access)
+            if code is not None:
+                return code
+        return 1
 
 
 def _show_first(args: argparse.Namespace, first: "Preflight") -> None:
@@ -90,10 +97,16 @@ def _show_first(args: argparse.Namespace, first: "Preflight") -> None:
     )
     if first.problem:
         print(f"refused: {first.problem}", file=sys.stderr)
+    if first.unreadable:
+        from magnetar.autorecovery.decommission import unreadable_records
+
+        print(f"cannot be proven: {unreadable_records(first.unreadable)}", file=sys.stderr)
 
 
 async def _wait(args: argparse.Namespace, job: "Decommission", first: "Preflight") -> bool:
     """Waits until no ledger needs the bookie; False where that is not to be expected."""
+    from magnetar.autorecovery.decommission import unreadable_records
+
     loop = asyncio.get_running_loop()
     began = loop.time()
     unattended_since: float | None = None
@@ -103,6 +116,10 @@ async def _wait(args: argparse.Namespace, job: "Decommission", first: "Preflight
             left = await job.look()
             elapsed_s = loop.time() - began
             _show_left(args, show, first, left, elapsed_s)
+            if not await job.still_marked():
+                return _refuse(args, left, "the mark was taken away meanwhile")
+            if not left.ledgers and left.unreadable:
+                return _refuse(args, left, unreadable_records(left.unreadable))
             if not left.ledgers:
                 return True
             stuck = stuck + 1 if left.hopeless == left.ledgers else 0
@@ -188,8 +205,12 @@ def _print_in_the_way(ledgers: "list[InTheWay]") -> None:
 
 async def _prove(
     args: argparse.Namespace, job: "Decommission", access: cluster_access.Access
-) -> int:
-    """Reads all copies elsewhere; 0 only if every ledger has enough of them."""
+) -> int | None:
+    """Reads all copies elsewhere; 0 only if every ledger has enough of them.
+
+    None: a ledger came to the bookie meanwhile, so that it has to be emptied and proven again.
+    """
+    from magnetar.autorecovery.decommission import unreadable_records
     from magnetar.cli.ledger import make_checker, print_report, progress
 
     checker = make_checker(access, 0)
@@ -206,8 +227,20 @@ async def _prove(
 
         summary = await job.prove(checker, on_report)
     if summary.exit_code:
-        _say(args, "refused: some ledgers have too few proven copies elsewhere", summary=summary)
+        why = "some ledgers have too few proven copies elsewhere"
+        if summary.unreadable:
+            why = unreadable_records(summary.unreadable)
+        _say(args, f"refused: {why}", summary=summary)
         return summary.exit_code
+    late = await job.late()
+    if late.unreadable:
+        _say(args, f"refused: {unreadable_records(late.unreadable)}", summary=summary)
+        return 1
+    if not await job.still_marked():
+        _say(args, "refused: the mark was taken away meanwhile", summary=summary)
+        return 1
+    if late.ledgers or late.unproven:
+        return None
     _say(
         args,
         f"bookie {args.bookie_id} may be removed: all {summary.ledgers} ledgers that it held have "

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import re
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from magnetar.compaction.records import (
@@ -21,7 +22,7 @@ from magnetar.core.names import TopicName, parse_topic
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.compact import choosing, swap
+from magnetar_spark.jobs.compact import base, choosing, swap
 from magnetar_spark.jobs.compact.engine import (
     LOCAL_BYTES_MAX,
     Compacted,
@@ -151,7 +152,7 @@ class _Topic:
     async def _compact_if_due(self, said: choosing.Said, target: StoreSpec | None) -> None:
         store, summary = self._log.store, self._job.summary
         planned = await swap.live(store, self._name)
-        before = planned[0]
+        before = await base.usable(store, self._name, planned[0], self._job.clock.now_ms())
         log = await whole_log(self._log, self._topic)
         horizon = log.end
         ranges = self._ranges(log, before, horizon)
@@ -175,6 +176,7 @@ class _Topic:
         attempt = await swap.begin(
             store, self._name, number, target, job.job_id, job.clock, planned=planned
         )
+        attempt = replace(attempt, based_on=replace(before, revision=attempt.based_on.revision))
         try:
             await self._compact(attempt, log, horizon)
         except BaseException:

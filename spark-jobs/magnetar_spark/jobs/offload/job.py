@@ -89,7 +89,7 @@ async def _run(job: JobContext, override: Override) -> None:
         outcomes = await _written(job, log, cluster_id, tasks)
         _count(job.summary, outcomes)
         await _finish_requests(job, log, works, outcomes)
-        await _release(job, log, works)
+        await _release(job, log, works, override)
         _tell(job, await remove_attempts(log.store, job.job_id, all_tasks_over=True))
         await _sweep(job, log, cluster_id, works)
 
@@ -163,9 +163,16 @@ async def _finish_requests(
             job.summary.count("requestsFinished")
 
 
-async def _release(job: JobContext, log: Log, works: list[TopicWork]) -> None:
-    lags = [(work.name, work.plan.deletion_lag_ms) for work in works]
-    released = await release(log, lags, job.clock.now_ms())
+async def _release(job: JobContext, log: Log, works: list[TopicWork], override: Override) -> None:
+    """Goes by the policies of this moment: writing may have taken hours, and no release is undone.
+
+    A topic that is gone has nothing to release.
+    """
+    now_ms = job.clock.now_ms()
+    topics = [work.topic for work in works]
+    current = await topic_works(log.store, topics, override, now_ms)
+    lags = [(work.name, work.plan.deletion_lag_ms) for work in current]
+    released = await release(log, lags, now_ms)
     job.summary.count("ledgersReleased", released.ledgers)
     job.summary.count("bytesReleased", released.size_bytes)
     for name, ledger_id, error in released.errors:

@@ -1,0 +1,96 @@
+"""What is asked of many topics or subscriptions is done to all; a refusal is the answer then."""
+
+import dataclasses
+
+import pytest
+
+from magnetar.broker.subscription.spec import SubType
+from magnetar.cluster.settings import BrokerProcessSettings
+
+from .support import Admin, append, entry
+
+PATH = "~/persistent/t1/n1"
+NAMESPACE = "~/namespaces/t1/n1"
+EARLIEST = {"ledgerId": -1, "entryId": -1}
+MESSAGES = 3
+
+
+async def fill(admin: Admin, local: str, *subscriptions: str) -> None:
+    topic = await admin.topic(local)
+    for name in subscriptions:
+        await admin.done("PUT", f"{PATH}/{local}/subscription/{name}", EARLIEST)
+    for number in range(MESSAGES):
+        await append(topic, entry(b"x", number))
+
+
+async def backlogs(admin: Admin, local: str) -> dict[str, int]:
+    topic = await admin.topic(local)
+    return {name: each.cursor.backlog for name, each in topic.subscriptions.items()}
+
+
+async def test_all_subscriptions_expire_though_one_has_nothing_to_expire(admin: Admin) -> None:
+    await fill(admin, "a", "a", "b", "c")
+    await admin.done("POST", f"{PATH}/a/subscription/b/skip_all")
+    answer = await admin.call("POST", f"{PATH}/a/all_subscription/expireMessages/0")
+    assert await backlogs(admin, "a") == {"a": 0, "b": 0, "c": 0}
+    assert answer.status_code == 409
+    assert "for subscription b due to ongoing message expiration not finished" in answer.text
+
+
+async def test_every_partition_expires_though_one_has_nothing_to_expire(admin: Admin) -> None:
+    await admin.done("PUT", f"{PATH}/p/partitions", 3)
+    await admin.done("PUT", f"{PATH}/p/subscription/s", EARLIEST)
+    for index in (0, 2):
+        await fill(admin, f"p-partition-{index}")
+    answer = await admin.call("POST", f"{PATH}/p/subscription/s/expireMessages/0")
+    assert answer.status_code == 409
+    assert [await backlogs(admin, f"p-partition-{index}") for index in range(3)] == [{"s": 0}] * 3
+
+
+async def test_a_namespace_is_unsubscribed_but_for_what_is_in_use(admin: Admin) -> None:
+    for local in ("a", "b", "c"):
+        await fill(admin, local, "s")
+    await admin.consumer("s", SubType.Shared, "b")
+    answer = await admin.call("POST", f"{NAMESPACE}/unsubscribe/s")
+    assert answer.status_code == 412
+    left = {local: set(await backlogs(admin, local)) for local in ("a", "b", "c")}
+    assert left == {"a": set(), "b": {"s"}, "c": set()}
+
+
+async def test_a_check_of_backlog_quotas_enforces_them(admin: Admin) -> None:
+    await fill(admin, "a", "s")
+    quota = {"limitSize": 1, "limitTime": -1, "policy": "consumer_backlog_eviction"}
+    await admin.done("POST", f"{PATH}/a/backlogQuota", quota)
+    await (await admin.topic("a")).managed_ledger.roll_over()
+    await admin.done("GET", "~/brokers/backlog-quota-check")
+    assert await backlogs(admin, "a") == {"s": 0}
+
+
+async def test_the_internal_configuration_tells_where_metadata_is(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def told(settings: object) -> tuple[str, str]:
+        monkeypatch.setattr(admin.service, "settings", settings)
+        found = (await admin.done("GET", "~/brokers/internal-configuration")).json()
+        return found["metadataStoreUrl"], found["ledgersRootPath"]
+
+    cluster = BrokerProcessSettings(metadata_url="etcd:http://e1:2379,http://e2:2379")
+    assert await told(cluster) == ("etcd:http://e1:2379,http://e2:2379", "/magnetar/ledgers")
+    other = dataclasses.replace(cluster, metadata_root="/b/")
+    assert await told(other) == ("etcd:http://e1:2379,http://e2:2379", "/b/ledgers")
+
+
+async def test_a_tenant_goes_whole_or_not_at_all(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(admin, "a", "s")
+    settings = admin.service.settings
+    forced = dataclasses.replace(settings, force_delete_tenant=True, force_delete_namespace=False)
+    monkeypatch.setattr(admin.service, "settings", forced)
+    refused = await admin.call("DELETE", "~/tenants/t1?force=true")
+    assert refused.status_code == 405
+    assert await backlogs(admin, "a") == {"s": MESSAGES}
+    allowed = dataclasses.replace(forced, force_delete_namespace=True)
+    monkeypatch.setattr(admin.service, "settings", allowed)
+    await admin.done("DELETE", "~/tenants/t1?force=true")
+    assert (await admin.call("GET", "~/tenants/t1")).status_code == 404

@@ -1,0 +1,156 @@
+"""Copies dropped for good: gone from disk, fenced for ever, and ready to be copied here again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from magnetar.bookie.api import BookieError, BookieReadOnly, LedgerFenced, NoSuchLedger
+from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.settings import BookieSettings
+
+SETTINGS = BookieSettings(
+    journal_preallocate_bytes=1 << 20,
+    entry_log_bytes=1 << 20,
+    disk_usage_high=1.0,
+    disk_usage_low=1.0,
+    tombstone_kept_s=0.0,
+)
+ALL = 1 << 62
+ENTRIES = [b"entry %d " % number * 100 for number in range(20)]
+
+
+class Disk:
+    """A data directory whose bookie can be stopped and killed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.bookie: LocalBookie
+
+    async def open(self) -> LocalBookie:
+        self.bookie = await LocalBookie.open(self._path, "b1", settings=SETTINGS)
+        return self.bookie
+
+    async def again(self, how: str) -> LocalBookie:
+        await (self.bookie.abort() if how == "killed" else self.bookie.close())
+        return await self.open()
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
+    disk = Disk(tmp_path / "b1")
+    await disk.open()
+    yield disk
+    await disk.bookie.close()
+
+
+async def add(bookie: LocalBookie, ledger_id: int, *, recovery: bool = False) -> None:
+    """Adds ENTRIES; raises what the bookie answers."""
+    future: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
+    bookie.add_entries(
+        ledger_id,
+        range(len(ENTRIES)),
+        ENTRIES,
+        last_add_confirmed=-1,
+        on_added=future.set_result,
+        recovery=recovery,
+    )
+    error = await future
+    if error is not None:
+        raise error
+
+
+async def read(bookie: LocalBookie, ledger_id: int) -> list[bytes]:
+    found = await bookie.read_entries(ledger_id, 0, len(ENTRIES) - 1, bytes_max=ALL)
+    return [one.data for one in found]
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_a_dropped_copy_is_gone_and_stays_fenced(
+    disk: Disk, how: str, *, flushed: bool
+) -> None:
+    bookie = disk.bookie
+    for ledger_id in (1, 2, 3):
+        await add(bookie, ledger_id)
+    if flushed:
+        await bookie.flush()
+    assert await bookie.drop_copies([1, 3, 99]) == [1, 3]
+    for _ in range(2):
+        assert await bookie.list_ledgers() == [2]
+        assert await bookie.list_emptied() == [1, 3]
+        assert await read(bookie, 2) == ENTRIES
+        with pytest.raises(NoSuchLedger):
+            await read(bookie, 1)
+        with pytest.raises(LedgerFenced):
+            await add(bookie, 1)
+        end = await bookie.ledger_end(3, fence=True)
+        assert (end.last_entry, end.fenced) == (-1, True)
+        assert await bookie.drop_copies([1]) == []
+        await bookie.collect_garbage()
+        bookie = await disk.again(how)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_a_dropped_copy_can_be_copied_back(disk: Disk, how: str) -> None:
+    bookie = disk.bookie
+    await add(bookie, 1)
+    await bookie.drop_copies([1])
+    await add(bookie, 1, recovery=True)
+    for _ in range(3):
+        assert await bookie.list_ledgers() == [1]
+        assert await bookie.list_emptied() == []
+        assert await read(bookie, 1) == ENTRIES
+        with pytest.raises(LedgerFenced):
+            await add(bookie, 1)
+        bookie = await disk.again(how)
+
+
+async def test_room_is_made(disk: Disk) -> None:
+    bookie = disk.bookie
+    for ledger_id in range(1, 41):
+        await add(bookie, ledger_id)
+    await bookie.flush()
+    assert len(await bookie.drop_copies(range(1, 41))) == 40
+    await disk.again("stopped")  # the newest log is left
+    report = await disk.bookie.collect_garbage()
+    assert report.bytes_freed > 0
+    assert disk.bookie.stats().entry_logs == 0
+
+
+async def test_a_ledger_that_is_deleted_leaves_no_trace(disk: Disk) -> None:
+    bookie = disk.bookie
+    await add(bookie, 1)
+    await bookie.drop_copies([1])
+    await bookie.delete_ledger(1)
+    with pytest.raises(NoSuchLedger):
+        await add(bookie, 1, recovery=True)
+    await bookie.collect_garbage()
+    bookie = await disk.again("stopped")
+    assert await bookie.list_emptied() == []
+    await add(bookie, 1)
+
+
+async def test_a_ledger_that_is_added_to_is_left_alone(disk: Disk) -> None:
+    bookie = disk.bookie
+    await add(bookie, 1)
+    adding = asyncio.ensure_future(add(bookie, 1))
+    await asyncio.sleep(0)  # it is on its way to the journal
+    assert await bookie.drop_copies([1]) == []
+    await adding
+    assert await read(bookie, 1) == ENTRIES
+
+
+async def test_no_add_is_taken_while_a_copy_is_dropped(disk: Disk) -> None:
+    bookie = disk.bookie
+    await add(bookie, 1)
+    dropping = asyncio.ensure_future(bookie.drop_copies([1]))
+    await asyncio.sleep(0)  # it has begun
+    with pytest.raises(BookieReadOnly, match="being dropped"):
+        await add(bookie, 1, recovery=True)
+    with pytest.raises(BookieReadOnly, match="being dropped"):
+        await bookie.delete_ledger(1)
+    assert await dropping == [1]
+    await add(bookie, 1, recovery=True)
+    assert await read(bookie, 1) == ENTRIES
