@@ -17,13 +17,15 @@ class TenantInfo(msgspec.Struct, rename="camel"):
 
 
 class MessageId(msgspec.Struct, rename="camel"):
-    """A message id in a body; left out fields mean the latest, as Pulsar's deserializer has it."""
+    """A message id in a body; left out fields mean the latest, as Pulsar's deserializer has it.
+
+    A batch's size is left out here: clients do not know it, so it is read from the entry.
+    """
 
     ledger_id: int | None = None
     entry_id: int | None = None
     partition_index: int = -1
     batch_index: int = -1
-    batch_size: int = 0
     is_excluded: bool = False
     excluded: bool = False
     properties: dict[str, str] | None = None
@@ -84,9 +86,42 @@ CLUSTER_FIELDS: Final = frozenset(
         "brokerClientTlsKeyStoreType",
         "brokerClientTlsTrustStoreType",
         "brokerClientSslFactoryPlugin",
+        "brokerClientSslFactoryPluginParams",
+        "brokerClientTlsKeyStore",
+        "brokerClientTlsKeyStorePassword",
+        "brokerClientTlsTrustStore",
+        "brokerClientTlsTrustStorePassword",
         *CLUSTER_DEFAULTS,
     }
 )
+
+
+CLUSTER_URLS: Final = {
+    "serviceUrl": (
+        ("http://",),
+        "Illegal service url, example: http://pulsar.example.com:8080",
+    ),
+    "serviceUrlTls": (
+        ("https://",),
+        "Illegal service tls url, example: https://pulsar.example.com:8443",
+    ),
+    "brokerServiceUrl": (
+        ("pulsar://",),
+        "Illegal broker service url, example: pulsar://pulsar.example.com:6650",
+    ),
+    "brokerServiceUrlTls": (
+        ("pulsar+ssl://",),
+        "Illegal broker service tls url, example: pulsar+ssl://pulsar.example.com:6651",
+    ),
+    "proxyServiceUrl": (
+        ("pulsar://", "pulsar+ssl://"),
+        (
+            "Illegal proxy service url, example: pulsar+ssl://ats-proxy.example.com:4443 or "
+            "pulsar://ats-proxy.example.com:4080"
+        ),
+    ),
+}
+"""The schemes that an address of a cluster may have, and Pulsar's refusal of any other."""
 
 
 def cluster_document(body: dict[str, Any]) -> dict[str, Any]:
