@@ -142,6 +142,7 @@ async def _copy_subscriptions(
 )
 async def remove_partitioned(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
+    refuse_partition_name(name)
     partitions = await service.resources.partitions(name)
     if not partitions:
         if await service.topics.exists(name):
