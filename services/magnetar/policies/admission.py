@@ -60,6 +60,15 @@ AUTO_TOPIC_CREATION: Final = Policy(
                 or value.get("defaultNumPartitions", 1) > 0,
                 f"{_NOT_CREATED} [defaultNumPartitions] cannot be less than 1 for partition type.",
             ),
+            Rule(
+                "!has(self.topicType) || self.topicType != 'non-partitioned' || "
+                "!has(self.defaultNumPartitions)",
+                "[defaultNumPartitions] is not allowed to be set when the type is non-partition.",
+                lambda value: value.get("topicType") != "non-partitioned"
+                or "defaultNumPartitions" not in value,
+                f"{_NOT_CREATED} [defaultNumPartitions] is not allowed to be set when the type is "
+                "non-partition.",
+            ),
         ),
     ),
     default=None,

@@ -33,7 +33,7 @@ from magnetar.admin.routes import Routes
 from magnetar.broker.session.refused import NO_REPLICATED_SUBSCRIPTIONS
 from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
 from magnetar.broker.topics import Topic
-from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
+from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed, TopicNotFound
 from magnetar.core.ids import LATEST
 
 router = Routes(prefix="/admin/v2", tags=("subscriptions",), placing=at_owner)
@@ -78,7 +78,10 @@ async def create_subscription(request: Request) -> Response:
     else:
         # As in Pulsar, a topic that may be created automatically is created here too.
         create = service.topics.creation.by_use(name)
-        topics = [await service.topics.get_or_open(name, create=create)]
+        try:
+            topics = [await service.topics.get_or_open(name, create=create)]
+        except TopicNotFound:
+            raise PreconditionFailed("Topic does not exist and cannot be auto-created") from None
     created = 0
     for topic in topics:
         assert isinstance(topic, PersistentTopic)  # noqa: S101 - the domain was checked
