@@ -10,8 +10,8 @@ NAMESPACE = "~/namespaces/t1/n1"
 TOPIC = "~/persistent/t1/n1/a"
 NOT_CREATED = "Invalid configuration for autoTopicCreationOverride. the detail is "
 SIZE = (
-    "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that in "
-    "the broker-level"
+    "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that "
+    "in the broker-level"
 )
 NEITHER = (
     "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the "
