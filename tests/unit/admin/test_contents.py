@@ -318,7 +318,7 @@ async def test_schemas(admin: Admin) -> None:
     assert unknown.status_code == 422
     assert (await admin.done("DELETE", path + "/schema")).json() == {"version": 1}
     assert (await admin.call("GET", path + "/schema")).status_code == 404
-    nothing_left = {"getSchemaResponses": []}
+    nothing_left: dict[str, list[object]] = {"getSchemaResponses": []}
     assert (await admin.done("GET", path + "/schemas")).json() == nothing_left
     entries = [{"ledgerId": -1, "entryId": -1, "version": version} for version in (0, 1)]
     metadata = (await admin.done("GET", path + "/metadata")).json()

@@ -81,6 +81,7 @@ async def test_a_valid_value_is_kept_and_removed(
     if policy is BACKLOG_QUOTA:
         found = {key: one for key, one in found["destination_storage"].items() if key != "limit"}
     if policy is OFFLOAD:  # also under the names of the driver, which no manifest has
+        assert isinstance(wanted, dict)
         found = {key: one for key, one in found.items() if key in wanted}
         wanted = {key: one for key, one in wanted.items() if one != ""}
     assert found == wanted
