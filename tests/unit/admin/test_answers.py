@@ -125,8 +125,6 @@ BEYOND = (
     'Can\'t create topic pt-partition-7 with "-partition-" followed by a number smaller than '
     "number of partition of partitioned topic pt"
 )
-NOT_FOUND = "Topic persistent://t1/n1/{} not found"
-NO_POLICIES = "Not allowed to set/get topic policy for a partition"
 PARTITION_NAME = "Partitioned Topic Name should not contain '-partition-'"
 TOPICS: list[Case] = [
     ("PUT", "@/a", NO_BODY, 409, EXISTS),
@@ -138,25 +136,6 @@ TOPICS: list[Case] = [
     ("PUT", "@/pz/partitions", "abc", 400, None),
     ("PUT", "@/pt-partition-0/partitions", 4, 412, PARTITION_NAME),
     ("PUT", "@/zz-partition-0", NO_BODY, 412, NO_PARENT),
-    ("PUT", "@/zz-partition-00", NO_BODY, 412, NO_PARENT.replace("n-0 ", "n-00 ")),
-    ("PUT", "@/zz-partition--1", NO_BODY, 412, NO_PARENT.replace("n-0 ", "n--1 ")),
-    ("PUT", "@/zz-partition-x", NO_BODY, 204, ""),
-    ("PUT", "@/pt-partition-01", NO_BODY, 204, ""),
-    ("PUT", "@/zz-partition-01/partitions", 4, 412, PARTITION_NAME),
-    ("DELETE", "@/pt-partition-0/partitions", NO_BODY, 412, PARTITION_NAME),
-    ("GET", "@/pt-partition-9/partitions", NO_BODY, 404, NOT_FOUND.format("pt-partition-9")),
-    ("GET", "@/pt-partition-1/partitions", NO_BODY, 200, None),
-    ("GET", "@/zz-partition-2/partitions", NO_BODY, 404, NOT_FOUND.format("zz-partition-2")),
-    ("GET", "@/pt-partition-9/stats", NO_BODY, 404, "Topic partitions were not yet created"),
-    ("GET", "@/a-partition-0/retention", NO_BODY, 412, NO_POLICIES),
-    ("POST", "@/a-partition-0/maxProducers", 3, 412, NO_POLICIES),
-    ("DELETE", "@/zz-partition-5/retention", NO_BODY, 412, NO_POLICIES),
-    ("PUT", "~/persistent/b@d/n1/x", NO_BODY, 412, "Namespace name is not valid"),
-    ("PUT", "~/persistent/t1/b@d/x", NO_BODY, 412, "Namespace name is not valid"),
-    (
-        *("PUT", "@/pt-partition-9/subscription/s", NO_BODY, 412),
-        "Topic does not exist and cannot be auto-created",
-    ),
     ("PUT", "@/pt-partition-7", NO_BODY, 412, BEYOND),
     ("PUT", "@/pt-partition-1", NO_BODY, 409, EXISTS),
     ("PUT", "~/persistent/t1/nope/a", NO_BODY, 404, "Namespace not found"),
