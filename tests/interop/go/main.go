@@ -135,8 +135,13 @@ func statsOfASubscription(client admin.Client, namespace utils.NameSpaceName) er
 	if err != nil {
 		return err
 	}
+	info, err := client.Topics().GetInternalInfo(*topic)
+	if err != nil {
+		return err
+	}
 	cursor, found := internal.Cursors["s"]
-	return errors.Join(same(true, found), same(0, len(cursor.Properties)))
+	_, recorded := info.Cursors["s"]
+	return errors.Join(same(true, found), same(0, len(cursor.Properties)), same(true, recorded))
 }
 
 func aNumberBelowItsRange(client admin.Client, namespace utils.NameSpaceName) error {

@@ -56,6 +56,13 @@ async def test_names_that_only_look_like_partitions(topics: Admin) -> None:
     assert found["partitions"] == 0
 
 
+async def test_properties_are_not_changed_with_the_number_of_partitions(topics: Admin) -> None:
+    body = {"partitions": 4, "properties": {"team": "payments"}}
+    answer = await topics.call("POST", BASE + "pt/partitions", body)
+    assert (answer.status_code, "PUT …/properties" in answer.json()["reason"]) == (400, True)
+    assert (await topics.call("GET", BASE + "pt/partitions")).json()["partitions"] == 2
+
+
 async def test_names_that_no_namespace_has(topics: Admin) -> None:
     for path in ("~/persistent/b@d/n1/x", "~/persistent/t1/b@d/x"):
         answer = await topics.call("PUT", path)
