@@ -45,6 +45,14 @@ class MessageId(msgspec.Struct, rename="camel"):
             return EARLIEST
         return Position(self.ledger_id, self.entry_id)
 
+    @property
+    def cursor_position(self) -> Position:
+        """The same where a cursor is moved to the message: Pulsar then reads left out fields as 0,
+        so that a body without an id begins at the first message, and skips none."""
+        return msgspec.structs.replace(
+            self, ledger_id=self.ledger_id or 0, entry_id=self.entry_id or 0
+        ).position
+
 
 class SchemaPayload(msgspec.Struct, rename="camel"):
     """Body of `POST /schemas/…/schema`, `/compatibility` and `/version`."""

@@ -229,6 +229,19 @@ async def test_expiry_up_to_a_position_that_does_not_fit_is_refused(admin: Admin
     assert (await admin.done("GET", sub + "/position/1")).content == b"m0"
 
 
+@pytest.mark.parametrize("body", [{}, {"ledgerId": -1}, {"partitionIndex": -1}])
+async def test_a_position_without_an_id_is_the_first(admin: Admin, body: dict[str, int]) -> None:
+    await admin.topic()
+    sub = PATH + "/subscription/s"
+    await admin.done("PUT", sub)
+    await admin.publish([b"m0", b"m1"])
+    assert (await admin.done("POST", sub + "/analyzeBacklog", body)).json()["entries"] == 2
+    await admin.done("POST", sub + "/skip_all")
+    await admin.done("POST", sub + "/expireMessages", body)
+    await admin.done("POST", sub + "/resetcursor", body)
+    assert (await admin.done("GET", sub + "/position/1")).content == b"m0"
+
+
 async def test_a_backlog_is_counted_from_a_position(admin: Admin) -> None:
     await admin.topic()
     sub = PATH + "/subscription/s"

@@ -75,7 +75,7 @@ async def analyze(request: Request) -> Response:
     if subscription is None:
         raise subscription_not_found(text_of(request, "subscription"), name)
     given = await bodies.parse(request, MessageId)
-    return answer(await _scan(subscription, EARLIEST if given is None else given.position))
+    return answer(await _scan(subscription, EARLIEST if given is None else given.cursor_position))
 
 
 async def _scan(subscription: PersistentSubscription, start: Position) -> dict[str, object]:

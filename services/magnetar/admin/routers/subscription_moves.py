@@ -63,7 +63,7 @@ async def _reset(subscription: PersistentSubscription, given: MessageId) -> None
     Clients send a batch index without the batch's size, so the size is read from the entry. Where
     the entry has no message at the index, the index counts as left out, as in Pulsar.
     """
-    position, ledger = given.position, subscription.ledger
+    position, ledger = given.cursor_position, subscription.ledger
     if given.batch_index >= 0 and position.ledger_id >= 0:
         size = await _messages_at(ledger, position)
         first = given.batch_index + (1 if given.behind else 0)
@@ -157,7 +157,7 @@ async def expire_to_message(request: Request) -> Response:
             "message position doesn't match partition index for the topic"
         )
     for subscription in await _subscriptions(request):
-        position = given.position
+        position = given.cursor_position
         if position > subscription.ledger.last_confirmed:
             raise Conflict(
                 f"Expire message by position not issued on topic {subscription.topic} for "
