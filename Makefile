@@ -43,7 +43,7 @@ cluster: $(RUN_STAMP) ## three bookies, two brokers and an etcd here, shown unti
 	exec $(BIN)/magnetar cluster up $(ARGS)
 
 .PHONY: test
-test: $(DEV_STAMP) java etcd ## all tests but the long forms, by two processes (ARGS="tests/unit -k name" for some)
+test: $(DEV_STAMP) java go etcd ## all tests but the long forms, by two processes (ARGS="tests/unit -k name" for some)
 	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
 
@@ -66,6 +66,16 @@ java: ## what the Java clients' tests need: a JDK (17 or newer) and Maven
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
 	  else echo "The interop tests run Java clients. Type: sudo $$line"; exit 1; fi; \
+	fi
+
+.PHONY: go
+go: ## what the Go client's tests need: Go 1.21 or newer
+	@if ! command -v go >/dev/null; then \
+	  $(call took,apt-get install Go); \
+	  line="apt-get install -y --no-install-recommends golang-go"; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
+	  else echo "The interop tests run Go's admin client. Type: sudo $$line"; exit 1; fi; \
 	fi
 
 .PHONY: etcd

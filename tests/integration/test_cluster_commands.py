@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pulsar
 import pytest
 from tests.support.cluster_processes import wait_for
@@ -37,7 +38,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("up") / "cluster"
     config = directory.parent / "settings.conf"
     config.write_text("open_ledger_grace_ms=500\nlost_bookie_delay_s=1\nensemble_size=1\n")
-    config.write_text(config.read_text() + "write_quorum=1\nack_quorum=1\n")
+    config.write_text(config.read_text() + "write_quorum=1\nack_quorum=1\nrack=/a\n")
+    config.write_text(config.read_text() + "clusterName=shop\nwebServicePort=9999\n")
     code, text = magnetar(
         *("up", "--detach", "--dir", str(directory), "--base", "free"),
         *("--bookies", "1", "--brokers", "1", "--config", str(config)),
@@ -45,6 +47,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     try:
         assert code == 0, text
         assert "the cluster is ready" in text
+        assert "webServicePort in " in text
+        assert "has no effect: each member has its own" in text
         yield directory
     finally:
         LocalCluster(directory).kill_all()
@@ -65,6 +69,25 @@ def test_a_first_message(directory: Path) -> None:
     with closing(pulsar.Client(LocalCluster(directory).service_url)) as client:
         client.subscribe("hello", "kept")
         assert client.create_producer("hello").send(b"hi")
+
+
+def test_the_file_of_settings_names_the_cluster(directory: Path) -> None:
+    with httpx.Client(base_url=LocalCluster(directory).http_urls[0], trust_env=False) as admin:
+        assert admin.get("/admin/v2/clusters").json() == ["shop"]
+    other = directory.parent / "other.conf"
+    other.write_text("clusterName=shop\n")
+    again = ("up", "--detach", "--dir", str(directory), "--config")
+    code, text = magnetar(*again, str(other))
+    assert (code, "--config is for a new cluster" in text) == (1, True)
+    code, text = magnetar(*again, str(directory.parent / "settings.conf"))
+    assert code == 0, text
+
+
+def test_a_broker_lists_the_bookies_of_the_cluster(directory: Path) -> None:
+    with httpx.Client(base_url=LocalCluster(directory).http_urls[0], trust_env=False) as admin:
+        assert admin.get("/admin/v2/bookies/all").json() == {"bookies": [{"bookieId": "bookie-1"}]}
+        racks = admin.get("/admin/v2/bookies/racks-info").json()
+        assert racks == {"default": {"bookie-1": {"rack": "/a"}}}
 
 
 def test_status_is_a_table_and_says_by_its_code_whether_all_is_well(directory: Path) -> None:

@@ -66,20 +66,22 @@ def prepare() -> JavaPrograms:
     return JavaPrograms(str(tools["java"]), client, admin)
 
 
-def _digest(*files: Path) -> str:
+def digest(*files: Path) -> str:
+    """A name for what is made from these files."""
     digest = hashlib.sha256()
     for path in files:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def _run(command: list[str], timeout_s: float) -> None:
+def run_tool(command: list[str], timeout_s: float) -> None:
+    """Runs a compiler or a fetcher; fails the test with what it printed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
         pytest.fail(f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
 
 
-def _publish(made: Path, target: Path) -> None:
+def publish(made: Path, target: Path) -> None:
     """Names a finished directory; where another run was quicker, its work is as good."""
     try:
         made.rename(target)
@@ -91,25 +93,25 @@ def _publish(made: Path, target: Path) -> None:
 
 def _jars(profile: str) -> Path:
     pom = HERE / "pom.xml"
-    target = cache_dir() / f"{profile}-{_digest(pom)}"
+    target = cache_dir() / f"{profile}-{digest(pom)}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f"{profile}-", dir=target.parent))
         goal = [PLUGIN, "-DincludeScope=runtime", f"-DoutputDirectory={made}"]
-        _run(["mvn", "-q", "-B", "-f", str(pom), "-P", profile, *goal], FETCH_TIMEOUT_S)
-        _publish(made, target)
+        run_tool(["mvn", "-q", "-B", "-f", str(pom), "-P", profile, *goal], FETCH_TIMEOUT_S)
+        publish(made, target)
     return target
 
 
 def _build(source_dir: Path, jars: Path) -> str:
     sources = sorted(source_dir.glob("*.java"))
-    target = cache_dir() / f"{source_dir.name}-classes-{_digest(*sources)}"
+    target = cache_dir() / f"{source_dir.name}-classes-{digest(*sources)}"
     if not target.exists():
         made = Path(tempfile.mkdtemp(prefix="classes-", dir=target.parent))
         options = ["--release", "17", "-Xlint:deprecation", "-Werror", "-cp", f"{jars}/*"]
         files = [str(source) for source in sources]
-        _run(["javac", *options, "-d", str(made), *files], COMPILE_TIMEOUT_S)
-        _publish(made, target)
+        run_tool(["javac", *options, "-d", str(made), *files], COMPILE_TIMEOUT_S)
+        publish(made, target)
     return f"{target}{os.pathsep}{jars}/*"
 
 
@@ -119,6 +121,12 @@ def scenario_names() -> list[str]:
     for source in sorted((HERE / "src").glob("*.java")):
         found += re.findall(r'suite\.add\("([a-z0-9-]+)"', source.read_text())
     return found
+
+
+def admin_scenario_names() -> list[str]:
+    """The scenarios of Java's admin client, known without a JVM."""
+    source = (HERE / "tools" / "AdminScenarios.java").read_text()
+    return re.findall(r'^ +add\("([a-z0-9-]+)"', source, re.MULTILINE)
 
 
 class LineProcess:

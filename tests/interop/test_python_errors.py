@@ -46,8 +46,20 @@ def test_a_partition_that_does_not_exist(
 ) -> None:
     admin.put(f"/admin/v2/persistent/{names.path}/topic/partitions", json=2).raise_for_status()
     client.create_producer(f"{names.topic()}-partition-1").send(b"x")
-    with pytest.raises(pulsar.PulsarException):
-        client.create_producer(f"{names.topic()}-partition-2")
+    beyond = f"{names.topic()}-partition-2"
+    not_offered = f"{names.topic('plain')}-partition-0"
+    for attach in (client.create_producer, lambda topic: client.subscribe(topic, "s")):
+        with pytest.raises(pulsar.TopicNotFound):
+            attach(beyond)
+        with pytest.raises(pulsar.NotAllowedError):
+            attach(not_offered)
+    # It only looks like a partition.
+    client.create_producer(f"{names.topic('plain')}-partition-01").send(b"x")
+    body = {"allowAutoTopicCreation": False, "topicType": ""}
+    admin.post(f"/admin/v2/namespaces/{names.path}/autoTopicCreation", json=body).raise_for_status()
+    for topic in (beyond, not_offered, f"{names.topic('other')}-partition-01"):
+        with pytest.raises(pulsar.TopicNotFound):
+            client.create_producer(topic)
 
 
 def test_a_deleted_topic_may_be_created_again(

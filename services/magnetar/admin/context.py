@@ -25,6 +25,7 @@ from magnetar.core.names import (
     NamespaceName,
     TopicName,
     check_entity_name,
+    is_entity_name,
     parse_topic,
 )
 from magnetar.ledger.bookies import BookieSet
@@ -77,6 +78,9 @@ def topic_of(request: Request) -> TopicName:
     try:
         return parse_topic(full)
     except InvalidTopicName as error:
+        for part in (params["tenant"], params["namespace"]):
+            if not is_entity_name(part):
+                raise PreconditionFailed("Namespace name is not valid") from None
         raise PreconditionFailed(f"Topic name is not valid: {error.message}") from None
 
 
@@ -100,6 +104,8 @@ async def loaded_topic(service: BrokerService, name: TopicName) -> Topic:
     try:
         return await service.topics.get_or_open(name, create=False)
     except (TopicNotFound, NotAllowed):
+        if name.partition_index >= 0 and await service.resources.partitions(name.base):
+            raise NotFound("Topic partitions were not yet created") from None
         raise topic_not_found(name) from None
 
 
@@ -149,5 +155,5 @@ async def refuse_partitioned(service: BrokerService, name: TopicName, text: str)
 
 def refuse_partition_name(name: TopicName) -> None:
     """A partitioned topic's own name cannot look like a partition's."""
-    if name.partition_index >= 0:
+    if PARTITION_SUFFIX in name.local:
         raise PreconditionFailed(f"Partitioned Topic Name should not contain '{PARTITION_SUFFIX}'")

@@ -17,13 +17,15 @@ class TenantInfo(msgspec.Struct, rename="camel"):
 
 
 class MessageId(msgspec.Struct, rename="camel"):
-    """A message id in a body; left out fields mean the latest, as Pulsar's deserializer has it."""
+    """A message id in a body; left out fields mean the latest, as Pulsar's deserializer has it.
+
+    A batch's size is left out here: clients do not know it, so it is read from the entry.
+    """
 
     ledger_id: int | None = None
     entry_id: int | None = None
     partition_index: int = -1
     batch_index: int = -1
-    batch_size: int = 0
     is_excluded: bool = False
     excluded: bool = False
     properties: dict[str, str] | None = None
@@ -42,6 +44,14 @@ class MessageId(msgspec.Struct, rename="camel"):
         if self.ledger_id < 0:
             return EARLIEST
         return Position(self.ledger_id, self.entry_id)
+
+    @property
+    def cursor_position(self) -> Position:
+        """The same where a cursor is moved to the message: Pulsar then reads left out fields as 0,
+        so that a body without an id begins at the first message, and skips none."""
+        return msgspec.structs.replace(
+            self, ledger_id=self.ledger_id or 0, entry_id=self.entry_id or 0
+        ).position
 
 
 class SchemaPayload(msgspec.Struct, rename="camel"):
@@ -84,9 +94,42 @@ CLUSTER_FIELDS: Final = frozenset(
         "brokerClientTlsKeyStoreType",
         "brokerClientTlsTrustStoreType",
         "brokerClientSslFactoryPlugin",
+        "brokerClientSslFactoryPluginParams",
+        "brokerClientTlsKeyStore",
+        "brokerClientTlsKeyStorePassword",
+        "brokerClientTlsTrustStore",
+        "brokerClientTlsTrustStorePassword",
         *CLUSTER_DEFAULTS,
     }
 )
+
+
+CLUSTER_URLS: Final = {
+    "serviceUrl": (
+        ("http://",),
+        "Illegal service url, example: http://pulsar.example.com:8080",
+    ),
+    "serviceUrlTls": (
+        ("https://",),
+        "Illegal service tls url, example: https://pulsar.example.com:8443",
+    ),
+    "brokerServiceUrl": (
+        ("pulsar://",),
+        "Illegal broker service url, example: pulsar://pulsar.example.com:6650",
+    ),
+    "brokerServiceUrlTls": (
+        ("pulsar+ssl://",),
+        "Illegal broker service tls url, example: pulsar+ssl://pulsar.example.com:6651",
+    ),
+    "proxyServiceUrl": (
+        ("pulsar://", "pulsar+ssl://"),
+        (
+            "Illegal proxy service url, example: pulsar+ssl://ats-proxy.example.com:4443 or "
+            "pulsar://ats-proxy.example.com:4080"
+        ),
+    ),
+}
+"""The schemes that an address of a cluster may have, and Pulsar's refusal of any other."""
 
 
 def cluster_document(body: dict[str, Any]) -> dict[str, Any]:

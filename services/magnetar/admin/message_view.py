@@ -2,8 +2,9 @@
 
 The body is the payload decompressed, of a batch the whole batch as its producer laid it out: tools
 take it apart by `X-Pulsar-num-batch-message`. Encrypted payloads stay as they are. Header names
-are those that Pulsar's admin client looks for; values go out as UTF-8, without control characters
-(a key is any text that a producer chose, and must not end a header).
+keep Pulsar's upper and lower case: Java's admin client compares them exactly. Values go out as
+UTF-8, without control characters (a key is any text that a producer chose, and must not end a
+header).
 """
 
 import base64
@@ -60,8 +61,8 @@ def message_response(entry: Entry) -> Response:
         raise PersistenceError(f"Message {entry.position} cannot be shown: {error}") from error
     response = Response(body, media_type=JSON)
     for name, value in _headers(metadata, broker_metadata, len(payload)):
-        response.raw_headers.append((f"X-Pulsar-{name}".lower().encode(), _value(value)))
-    response.raw_headers.append((b"x-pulsar-message-id", str(entry.position).encode()))
+        response.raw_headers.append((f"X-Pulsar-{name}".encode(), _value(value)))
+    response.raw_headers.append((b"X-Pulsar-Message-ID", str(entry.position).encode()))
     return response
 
 

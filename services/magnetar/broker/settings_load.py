@@ -143,6 +143,17 @@ def _from_environment(keys: _Keys, environ: Mapping[str, str]) -> Source:
 
 
 def _from_file(keys: _Keys, path: Path) -> Source:
+    source = Source()
+    for key, (value, origin) in file_values(path).items():
+        _take(source, keys, key, value, origin)
+    return source
+
+
+def file_values(path: Path) -> dict[str, tuple[object, str]]:
+    """What the file sets: each key's value, and the words that name its place.
+
+    Raises SettingsError where the file cannot be read.
+    """
     try:
         text = path.read_bytes()[: FILE_BYTES_MAX + 1].decode()
     except OSError as error:
@@ -151,14 +162,12 @@ def _from_file(keys: _Keys, path: Path) -> Source:
         raise SettingsError(f"{path} is not UTF-8 text: byte {error.start}") from error
     if len(text) > FILE_BYTES_MAX:
         raise SettingsError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-    source = Source()
     if path.suffix == ".toml":
-        for key, value in _toml(text, path).items():
-            _take(source, keys, key, value, f"{key} in {path}")
-    else:
-        for key, (number, value) in _properties(text).items():
-            _take(source, keys, key, value, f"{key} in {path} line {number}")
-    return source
+        return {key: (value, f"{key} in {path}") for key, value in _toml(text, path).items()}
+    return {
+        key: (value, f"{key} in {path} line {number}")
+        for key, (number, value) in _properties(text).items()
+    }
 
 
 def _take(source: Source, keys: _Keys, key: str, value: object, origin: str) -> None:

@@ -23,6 +23,7 @@ from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.ownership import Inside
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.ownership.splitting import TopicLoad
+from magnetar.broker.partition_names import may_be_asked_for, may_be_partition
 from magnetar.broker.resources import Resources
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.context import TopicContext
@@ -133,11 +134,17 @@ class TopicRegistry:
     async def partitions_or_create(self, name: TopicName, *, auto_create: bool) -> int:
         """Partitions of a topic, 0 where it has none; creates partitioned metadata if configured.
 
-        Raises TopicNotFound where nothing exists and nothing may be created.
+        A partition has none. Raises TopicNotFound where nothing exists and nothing may be created.
         """
         partitions = await self._resources.partitions(name)
-        if partitions or name.partition_index >= 0:
+        if partitions:
             return partitions
+        if name.partition_index >= 0:
+            by_use = auto_create and self.creation.by_use(name)
+            known = await may_be_asked_for(self._resources, name, by_use=by_use)
+            if not known and not await self.exists(name):
+                raise TopicNotFound(f"Topic {name} not found")
+            return 0
         may_create = auto_create and self.creation.by_use(name)
         wanted = self.creation.partitions_by_use(name)
         if may_create and not wanted:
@@ -199,7 +206,7 @@ class TopicRegistry:
             topic = PersistentTopic(name, ledger, self._context)
             await topic.recover_index()
         else:
-            await self._check_may_be_new(name, create)
+            await may_be_partition(self._resources, name, create=create)
             is_new = True
             topic = NonPersistentTopic(name, self._context)
         if self._closed:
@@ -223,7 +230,7 @@ class TopicRegistry:
         try:
             with contextlib.suppress(NotFound):
                 return await self._ledgers.open(ledger_name(name), create=False), False
-            if await self._check_may_be_new(name, create):
+            if await may_be_partition(self._resources, name, create=create):
                 return await self._ledgers.open(ledger_name(name), create=True), True
             await self._context.policies.begin(name)
             if not self.creation.capped(name):
@@ -235,19 +242,6 @@ class TopicRegistry:
             await self.ownership.doubt(name)
             await self.ownership.require(name)
             raise ServiceNotReady(f"Topic {name} is being moved, please retry") from error
-
-    async def _check_may_be_new(self, name: TopicName, create: bool) -> bool:
-        """Whether it is a partition of one that exists; raises TopicNotFound or NotAllowed."""
-        index, partitions = name.partition_index, await self._resources.partitions(name.base)
-        if index < 0 and partitions:
-            raise NotAllowed(f"{name} is a partitioned topic: attach to its partitions")
-        if partitions and index >= partitions:
-            raise NotAllowed(
-                f"Illegal topic partition name {name} with max allowed {partitions} partitions"
-            )
-        if not create and not 0 <= index < partitions:
-            raise TopicNotFound(f"Topic {name} does not exist")
-        return 0 <= index < partitions
 
     async def _check_namespace(self, name: TopicName) -> None:
         try:

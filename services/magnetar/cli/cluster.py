@@ -25,7 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from magnetar.cli.first_message import first_message
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, PreconditionFailed
 
 if TYPE_CHECKING:
     from magnetar.cluster.local.cluster import LocalCluster
@@ -139,13 +139,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    from magnetar.cluster.local import etcd, state
+    from magnetar.cluster.local import config, etcd, state
     from magnetar.cluster.local.cluster import LocalCluster
 
     directory: Path = args.dir.absolute()
     etcd.program()  # told before anything is made
+    given = None if args.config is None else config.read_config(args.config)
     if (directory / state.STATE_FILE).exists():
         cluster = LocalCluster(directory)
+        if given is not None and cluster.settings() != given.settings:
+            raise PreconditionFailed(
+                f"--config is for a new cluster, and there is one in {directory}: change "
+                f"{directory / state.CONFIG_FILE} and restart the members"
+            )
     else:
         cluster = LocalCluster.create(
             directory,
@@ -154,9 +160,11 @@ def _up(args: argparse.Namespace) -> int:
             etcds=args.etcd,
             base=args.base,
             host=args.host,
+            name=config.NAME_DEFAULT if given is None else given.name,
+            settings=None if given is None else given.settings,
         )
-        if args.config is not None:
-            (directory / state.CONFIG_FILE).write_bytes(args.config.read_bytes())
+    for place in () if given is None else given.overridden:
+        print(f"magnetar: {place} has no effect: each member has its own", file=sys.stderr)
     stopping = threading.Event()
     if not args.detach:
         _stop_on_signals(stopping)

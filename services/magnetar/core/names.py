@@ -23,6 +23,7 @@ NAME_CHARACTERS_MAX: Final = 4_096
 """Of a topic's full name, so that the names remembered take no more than 64 MiB."""
 PARTITION_INDEX_MAX: Final = 2**31 - 1
 
+_JAVA_INTEGER = re.compile(r"[-+]?[0-9]{1,10}")
 _ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 
 
@@ -83,6 +84,15 @@ class TopicName:
         return index if str(index) == tail and index <= PARTITION_INDEX_MAX else -1
 
     @property
+    def numbered(self) -> str:
+        """The local name in front of `-partition-NUMBER`, or an empty text.
+
+        The number is any that Java reads: `x-partition-01` is no partition, but looks like one.
+        """
+        head, found, tail = self.local.rpartition(PARTITION_SUFFIX)
+        return head if found and _JAVA_INTEGER.fullmatch(tail) else ""
+
+    @property
     def base(self) -> "TopicName":
         """The partitioned topic this is a partition of, or the topic itself."""
         if self.partition_index < 0:
@@ -139,7 +149,12 @@ def _parsed(text: str) -> TopicName:
     return TopicName(domain, *parts)
 
 
+def is_entity_name(name: str) -> bool:
+    """Whether a tenant, a namespace or a cluster may have the name."""
+    return _ENTITY.fullmatch(name) is not None
+
+
 def check_entity_name(name: str, kind: str) -> None:
     """Tenant, namespace and cluster names: letters, digits and `-=:._` only."""
-    if not _ENTITY.fullmatch(name):
+    if not is_entity_name(name):
         raise PreconditionFailed(f"Invalid {kind} name '{name}': use letters, digits and -=:._")

@@ -43,7 +43,9 @@ class CursorStats(msgspec.Struct, rename="camel"):
     active: bool
     number_of_entries_since_first_not_acked_message: int
     total_non_contiguous_deleted_messages_range: int
-    properties: dict[str, str]
+    properties: dict[str, int] = {}
+    """Always empty. Pulsar's clients read whole numbers here, beside the cursor's position; what
+    a subscription's owner sets on it is in the topic's stats."""
 
 
 class ManagedLedgerStats(msgspec.Struct, rename="camel"):
@@ -88,7 +90,6 @@ def cursor_stats(cursor: Cursor, entries_added: int, *, caught_up: bool) -> Curs
         active=caught_up,
         number_of_entries_since_first_not_acked_message=cursor.entries_since_first_unacked,
         total_non_contiguous_deleted_messages_range=cursor.ranges_count,
-        properties=dict(cursor.properties),
     )
 
 

@@ -19,6 +19,8 @@ from magnetar.policies.types import (
     Unit,
 )
 
+_NOT_CREATED: Final = "Invalid configuration for autoTopicCreationOverride. the detail is"
+
 AUTO_TOPIC_CREATION: Final = Policy(
     name="auto_topic_creation",
     manifest="autoTopicCreation",
@@ -26,18 +28,46 @@ AUTO_TOPIC_CREATION: Final = Policy(
         (
             Field("allowAutoTopicCreation", Boolean(), "Whether clients create topics by use.",
                   manifest="allow"),
-            Field("topicType", Choice({"partitioned": "several", "non-partitioned": "one"}),
+            Field("topicType",
+                  Choice({"partitioned": "several", "non-partitioned": "one"}, unoffered=("",),
+                         refusal=f"{_NOT_CREATED} Unknown topic type [{{}}]"),
                   "What is created.", default=None),
             Field("defaultNumPartitions", Integer(), "Partitions of a partitioned one.",
                   default=None),
         ),
         rules=(
             Rule(
+                "!self.allow || !has(self.topicType) || self.topicType in "
+                "['partitioned', 'non-partitioned']",
+                "[topicType] must be partitioned or non-partitioned where clients create topics",
+                lambda value: not value["allowAutoTopicCreation"] or value.get("topicType") != "",
+                f"{_NOT_CREATED} Unknown topic type []",
+            ),
+            Rule(
                 "!has(self.topicType) || self.topicType != 'partitioned' || "
-                "(has(self.defaultNumPartitions) && self.defaultNumPartitions > 0)",
+                "has(self.defaultNumPartitions)",
+                "[defaultNumPartitions] cannot be null when the type is partitioned.",
+                lambda value: value.get("topicType") != "partitioned"
+                or "defaultNumPartitions" in value,
+                f"{_NOT_CREATED} [defaultNumPartitions] cannot be null when the type is "
+                "partitioned.",
+            ),
+            Rule(
+                "!has(self.topicType) || self.topicType != 'partitioned' || "
+                "!has(self.defaultNumPartitions) || self.defaultNumPartitions > 0",
                 "[defaultNumPartitions] cannot be less than 1 for partition type.",
                 lambda value: value.get("topicType") != "partitioned"
-                or value.get("defaultNumPartitions", 0) > 0,
+                or value.get("defaultNumPartitions", 1) > 0,
+                f"{_NOT_CREATED} [defaultNumPartitions] cannot be less than 1 for partition type.",
+            ),
+            Rule(
+                "!has(self.topicType) || self.topicType != 'non-partitioned' || "
+                "!has(self.defaultNumPartitions)",
+                "[defaultNumPartitions] is not allowed to be set when the type is non-partition.",
+                lambda value: value.get("topicType") != "non-partitioned"
+                or "defaultNumPartitions" not in value,
+                f"{_NOT_CREATED} [defaultNumPartitions] is not allowed to be set when the type is "
+                "non-partition.",
             ),
         ),
     ),
@@ -168,7 +198,7 @@ SUBSCRIPTION_TYPES: Final = Policy(
     document="subscription_types_enabled",
     undefined=[],
     namespace=Rest("subscriptionTypesEnabled", unset=Unset.VALUE),
-    topic=Rest("subscriptionTypesEnabled", unset=Unset.NO_CONTENT),
+    topic=Rest("subscriptionTypesEnabled", unset=Unset.VALUE),
 )
 
 DEDUPLICATION: Final = Policy(
@@ -202,7 +232,9 @@ DEDUPLICATION_SNAPSHOT_INTERVAL: Final = Policy(
     ),
     document="deduplicationSnapshotIntervalSeconds",
     namespace=Rest("deduplicationSnapshotInterval", empty_removes=True),
-    topic=Rest("deduplicationSnapshotInterval", empty_removes=True),
+    topic=Rest(
+        "deduplicationSnapshotInterval", empty_removes=True, invalid="interval must be 0 or more"
+    ),
 )
 
 DELAYED_DELIVERY: Final = Policy(

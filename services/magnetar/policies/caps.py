@@ -11,6 +11,17 @@ from magnetar.policies.types import Integer, Unit
 _COUNT: Final = Integer()
 _MESSAGES: Final = Integer(Unit.MESSAGES)
 
+
+def _below(name: str) -> str:
+    """Pulsar's refusal of a value below 0."""
+    return f"{name} must be 0 or more"
+
+
+MESSAGE_SIZE_INVALID: Final = (
+    "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than that "
+    "in the broker-level"
+)
+
 MAX_PRODUCERS: Final = Policy(
     name="max_producers",
     manifest="maxProducersPerTopic",
@@ -20,8 +31,8 @@ MAX_PRODUCERS: Final = Policy(
     enforced_by="magnetar.broker.topic.governed",
     broker_setting="producers_per_topic_max",
     document="max_producers_per_topic",
-    namespace=Rest("maxProducersPerTopic"),
-    topic=Rest("maxProducers"),
+    namespace=Rest("maxProducersPerTopic", invalid=_below("maxProducersPerTopic")),
+    topic=Rest("maxProducers", invalid=_below("maxProducers")),
 )
 
 MAX_CONSUMERS: Final = Policy(
@@ -33,8 +44,8 @@ MAX_CONSUMERS: Final = Policy(
     enforced_by="magnetar.broker.topic.governed",
     broker_setting="consumers_per_topic_max",
     document="max_consumers_per_topic",
-    namespace=Rest("maxConsumersPerTopic"),
-    topic=Rest("maxConsumers"),
+    namespace=Rest("maxConsumersPerTopic", invalid=_below("maxConsumersPerTopic")),
+    topic=Rest("maxConsumers", invalid=_below("maxConsumers")),
 )
 
 MAX_CONSUMERS_PER_SUBSCRIPTION: Final = Policy(
@@ -46,8 +57,14 @@ MAX_CONSUMERS_PER_SUBSCRIPTION: Final = Policy(
     enforced_by="magnetar.broker.subscription.admission",
     broker_setting="consumers_per_subscription_max",
     document="max_consumers_per_subscription",
-    namespace=Rest("maxConsumersPerSubscription"),
-    topic=Rest("maxConsumersPerSubscription", unset=Unset.NO_CONTENT),
+    namespace=Rest(
+        "maxConsumersPerSubscription", invalid="maxConsumersPerSubscription must be 0 or more"
+    ),
+    topic=Rest(
+        "maxConsumersPerSubscription",
+        invalid="Invalid value for maxConsumersPerSubscription",
+        unset=Unset.NO_CONTENT,
+    ),
 )
 
 MAX_SUBSCRIPTIONS: Final = Policy(
@@ -59,8 +76,14 @@ MAX_SUBSCRIPTIONS: Final = Policy(
     enforced_by="magnetar.broker.topic.governed",
     broker_setting="subscriptions_per_topic_max",
     document="max_subscriptions_per_topic",
-    namespace=Rest("maxSubscriptionsPerTopic"),
-    topic=Rest("maxSubscriptionsPerTopic", unset=Unset.NO_CONTENT),
+    namespace=Rest(
+        "maxSubscriptionsPerTopic", invalid="maxSubscriptionsPerTopic must be 0 or more"
+    ),
+    topic=Rest(
+        "maxSubscriptionsPerTopic",
+        invalid="maxSubscriptionsPerTopic must be 0 or more",
+        unset=Unset.NO_CONTENT,
+    ),
 )
 
 MAX_TOPICS: Final = Policy(
@@ -72,7 +95,11 @@ MAX_TOPICS: Final = Policy(
     enforced_by="magnetar.broker.topic_creation",
     broker_setting="topics_per_namespace_max",
     document="max_topics_per_namespace",
-    namespace=Rest("maxTopicsPerNamespace", unset=Unset.VALUE),
+    namespace=Rest(
+        "maxTopicsPerNamespace",
+        invalid="maxTopicsPerNamespace must be 0 or more",
+        unset=Unset.VALUE,
+    ),
 )
 
 MAX_UNACKED_PER_CONSUMER: Final = Policy(
@@ -85,8 +112,14 @@ MAX_UNACKED_PER_CONSUMER: Final = Policy(
     enforced_by="magnetar.broker.dispatch.multiple",
     broker_setting="unacked_per_consumer_max",
     document="max_unacked_messages_per_consumer",
-    namespace=Rest("maxUnackedMessagesPerConsumer"),
-    topic=Rest("maxUnackedMessagesOnConsumer", empty_removes=True),
+    namespace=Rest(
+        "maxUnackedMessagesPerConsumer", invalid="maxUnackedMessagesPerConsumer must be 0 or more"
+    ),
+    topic=Rest(
+        "maxUnackedMessagesOnConsumer",
+        invalid=_below("maxUnackedNum"),
+        empty_removes=True,
+    ),
 )
 
 MAX_UNACKED_PER_SUBSCRIPTION: Final = Policy(
@@ -98,8 +131,15 @@ MAX_UNACKED_PER_SUBSCRIPTION: Final = Policy(
     enforced_by="magnetar.broker.dispatch.multiple",
     broker_setting="unacked_per_subscription_max",
     document="max_unacked_messages_per_subscription",
-    namespace=Rest("maxUnackedMessagesPerSubscription"),
-    topic=Rest("maxUnackedMessagesOnSubscription", empty_removes=True),
+    namespace=Rest(
+        "maxUnackedMessagesPerSubscription",
+        invalid="maxUnackedMessagesPerSubscription must be 0 or more",
+    ),
+    topic=Rest(
+        "maxUnackedMessagesOnSubscription",
+        invalid=_below("maxUnackedNum"),
+        empty_removes=True,
+    ),
 )
 
 MAX_MESSAGE_SIZE: Final = Policy(
@@ -110,7 +150,7 @@ MAX_MESSAGE_SIZE: Final = Policy(
     text="The largest message that a topic takes, below the broker's own limit. 0: the broker's.",
     enforced_by="magnetar.broker.rates.publishing",
     broker_setting="message_bytes_max",
-    topic=Rest("maxMessageSize", unset=Unset.NO_CONTENT),
+    topic=Rest("maxMessageSize", unset=Unset.NO_CONTENT, invalid=MESSAGE_SIZE_INVALID),
 )
 
 CAPS: Final = (

@@ -32,13 +32,22 @@ RETENTION: Final = Policy(
         (
             Field(
                 "retentionTimeInMinutes",
-                Integer(Unit.MINUTES, low=-1),
+                Integer(
+                    Unit.MINUTES,
+                    low=-1,
+                    refusal="Invalid retention policy: time limit must be >= -1",
+                ),
                 "How long messages stay after all subscriptions acknowledged them; -1: for ever.",
                 manifest="time",
             ),
             Field(
                 "retentionSizeInMB",
-                Integer(Unit.MEBIBYTES, low=-1, high=INT64_MAX),
+                Integer(
+                    Unit.MEBIBYTES,
+                    low=-1,
+                    high=INT64_MAX,
+                    refusal="Invalid retention policy: size limit must be >= -1",
+                ),
                 "How much of what every subscription has acknowledged stays; -1: any amount.",
                 manifest="size",
             ),
@@ -50,6 +59,9 @@ RETENTION: Final = Policy(
                 "Invalid retention policy: a limit of 0 keeps nothing, whatever the other is; set "
                 "both to 0, or -1 where there is no limit",
                 _both_or_none,
+                "Invalid retention policy: Setting a single time or size limit to 0 is invalid "
+                "when one of the limits has a non-zero value. Use the value of -1 instead of 0 to "
+                "ignore a specific limit. To disable retention both limits must be set to 0.",
             ),
         ),
     ),
@@ -76,8 +88,13 @@ MESSAGE_TTL: Final = Policy(
     broker_setting="message_ttl_s",
     document="message_ttl_in_seconds",
     invalid="Invalid value for message TTL",
-    namespace=Rest("messageTTL"),
-    topic=Rest("messageTTL", query="messageTTL", empty_removes=True),
+    namespace=Rest("messageTTL", invalid="Invalid value for message TTL, message TTL must >= 0"),
+    topic=Rest(
+        "messageTTL",
+        query="messageTTL",
+        empty_removes=True,
+        invalid="Invalid value for message TTL",
+    ),
     loses_data=True,
 )
 
@@ -154,7 +171,9 @@ SUBSCRIPTION_EXPIRATION: Final = Policy(
     broker_setting="subscription_expiration_minutes",
     document="subscription_expiration_time_minutes",
     invalid="Invalid value for subscription expiration time",
-    namespace=Rest("subscriptionExpirationTime"),
+    namespace=Rest(
+        "subscriptionExpirationTime", invalid="Invalid value for subscription expiration time"
+    ),
     loses_data=True,
 )
 
@@ -218,6 +237,8 @@ PERSISTENCE: Final = Policy(
                 lambda value: value["bookkeeperEnsemble"]
                 >= value["bookkeeperWriteQuorum"]
                 >= value["bookkeeperAckQuorum"],
+                "Bookkeeper Ensemble ({bookkeeperEnsemble}) >= WriteQuorum "
+                "({bookkeeperWriteQuorum}) >= AckQuorum ({bookkeeperAckQuorum})",
             ),
         ),
     ),
@@ -245,9 +266,24 @@ COMPACTION_THRESHOLD: Final = Policy(
     default=0,
     text="The backlog of messages not compacted yet at which a compaction begins; 0: by hand only.",
     document="compaction_threshold",
-    namespace=Rest("compactionThreshold", set_verb="PUT"),
-    topic=Rest("compactionThreshold"),
+    namespace=Rest(
+        "compactionThreshold", set_verb="PUT", invalid="compactionThreshold must be 0 or more"
+    ),
+    topic=Rest("compactionThreshold", invalid="Invalid value for compactionThreshold"),
     enforced_by="magnetar.broker.compaction",
+)
+
+OFFLOAD_DRIVERS: Final = Choice(
+    {
+        "aws-s3": "Amazon's S3 and others with its protocol",
+        "S3": "the same",
+        "s3": "the same",
+        "google-cloud-storage": "Google's",
+        "azureblob": "Azure's",
+        "filesystem": "a folder that all brokers and jobs see",
+    },
+    refusal="The driver is not supported, support value: S3,aws-s3,google-cloud-storage,"
+    "filesystem,azureblob",
 )
 
 OFFLOAD: Final = Policy(
@@ -255,7 +291,7 @@ OFFLOAD: Final = Policy(
     manifest="offloadPolicies",
     type=Record(
         (
-            Field("managedLedgerOffloadDriver", Text(), "Where to: `S3`, `aws-s3`, `filesystem`, …",
+            Field("managedLedgerOffloadDriver", OFFLOAD_DRIVERS, "Where to.",
                   default=None, manifest="driver"),
             Field("managedLedgerOffloadBucket", Text(), "The bucket.", default=None,
                   manifest="bucket"),
@@ -274,7 +310,13 @@ OFFLOAD: Final = Policy(
                   "How long the bookies keep what was moved.", default=None,
                   manifest="deletionLag"),
             Field("managedLedgerOffloadedReadPriority",
-                  Choice({"tiered-storage-first": "the moved copy", "bookkeeper-first": "bookies"}),
+                  Choice(
+                      {"tiered-storage-first": "the moved copy", "bookkeeper-first": "bookies"},
+                      {
+                          "tiered-storage-first": "TIERED_STORAGE_FIRST",
+                          "bookkeeper-first": "BOOKKEEPER_FIRST",
+                      },
+                  ),
                   "Which copy is read while there are two.", default=None, manifest="readPriority"),
         )
     ),

@@ -49,6 +49,9 @@ class Rest:
     """Whether a value that is missing or null removes the policy; None: where it is a record or one
     of some words."""
 
+    invalid: str = ""
+    """Pulsar's whole refusal of a value out of range, where it differs from its usual form."""
+
     @property
     def setting_path(self) -> str:
         return self.set_path or self.path

@@ -20,12 +20,16 @@ TEXT_CHARACTERS_MAX: Final = 4_096
 
 
 class PolicyInvalid(ValueError):
-    """A value is not valid. `where` is the path to the field, the text says what would be right."""
+    """A value is not valid. `where` is the path to the field, the text says what would be right.
 
-    def __init__(self, where: str, text: str) -> None:
+    `refusal` is the whole text that Pulsar answers over REST; empty where it has none of its own.
+    """
+
+    def __init__(self, where: str, text: str, refusal: str = "") -> None:
         super().__init__(f"{where}: {text}" if where else text)
         self.where = where
         self.text = text
+        self.refusal = refusal
 
 
 class PolicyMalformed(PolicyInvalid):
@@ -61,12 +65,15 @@ class Integer:
     unit: Unit = Unit.NONE
     low: int = 0
     high: int = INT32_MAX
+    refusal: str = ""
+    """Pulsar's whole text for a smaller value (`PolicyInvalid.refusal`)."""
 
     def check(self, value: object, where: str = "") -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise PolicyMalformed(where, f"must be a whole number, and is {value!r}")
         if value < self.low:
-            raise PolicyInvalid(where, f"must be {self.low} or more, and is {value}")
+            text = f"must be {self.low} or more, and is {value}"
+            raise PolicyInvalid(where, text, self.refusal)
         if value > self.high:
             raise PolicyInvalid(where, f"must be {self.high} or less, and is {value}")
         return value
@@ -119,11 +126,21 @@ class Choice:
     """One of some texts, each with its meaning."""
 
     meanings: Mapping[str, str]
+    json_names: Mapping[str, str] = field(default_factory=dict)
+    """Texts that JSON has in another form than manifests: that of Java's enum constants. Either
+    form is valid; the value is JSON's."""
+    unoffered: tuple[str, ...] = ()
+    """Texts that clients send and no manifest needs."""
+    refusal: str = ""
+    """Pulsar's whole text for any other text (`PolicyInvalid.refusal`), with `{}` for it."""
 
     def check(self, value: object, where: str = "") -> str:
+        if isinstance(value, str) and value in (*self.json_names.values(), *self.unoffered):
+            return value
         if not isinstance(value, str) or value not in self.meanings:
-            raise PolicyInvalid(where, f"must be one of {', '.join(self.meanings)}: {value!r}")
-        return value
+            text = f"must be one of {', '.join(self.meanings)}: {value!r}"
+            raise PolicyInvalid(where, text, self.refusal.format(value))
+        return self.json_names.get(value, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +215,8 @@ class Rule:
     """What is wrong, and what to do, where it does not hold."""
     holds: Any = field(compare=False)
     """`Callable[[dict[str, Any]], bool]`"""
+    refusal: str = ""
+    """Pulsar's whole text (`PolicyInvalid.refusal`), with the fields' names in braces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +242,7 @@ class Record:
                 checked[one.name] = one.default
         for rule in self.rules:
             if not rule.holds(checked):
-                raise PolicyInvalid(where, rule.text)
+                raise PolicyInvalid(where, rule.text, rule.refusal.format_map(checked))
         return checked
 
 

@@ -26,6 +26,18 @@ CLUSTERS: list[Case] = [
     ("PUT", "~/clusters/bad$name", CLUSTER, 412, "Cluster name is not valid"),
     ("PUT", "~/clusters/c3", {}, 200, ""),
     ("PUT", "~/clusters/c4", NO_BODY, 400, "cluster data is required"),
+    (
+        *("PUT", "~/clusters/c5", {"serviceUrl": "x:8080"}, 400),
+        "Illegal service url, example: http://pulsar.example.com:8080",
+    ),
+    (
+        *("PUT", "~/clusters/c5", {"brokerServiceUrl": "http://x:8080"}, 400),
+        "Illegal broker service url, example: pulsar://pulsar.example.com:6650",
+    ),
+    (
+        *("POST", "~/clusters/c2", {"serviceUrlTls": 5}, 400),
+        "Illegal service tls url, example: https://pulsar.example.com:8443",
+    ),
     ("DELETE", "~/clusters/c2", NO_BODY, 204, ""),
     ("DELETE", "~/clusters/c2", NO_BODY, 404, "Cluster does not exist"),
     ("GET", "~/clusters/standalone/failureDomains", NO_BODY, 200, None),
@@ -47,6 +59,10 @@ TENANTS: list[Case] = [
     ("PUT", "~/tenants/t3", {"admin_roles": []}, 412, "Clusters cannot be null"),
     ("PUT", "~/tenants/t3", {"allowedClusters": []}, 412, "Clusters cannot be empty or blank"),
     ("PUT", "~/tenants/t3", {"allowedClusters": ["nope"]}, 412, "Clusters do not exist"),
+    (
+        *("PUT", "~/tenants/t3", {**TENANT, "adminRoles": ["me "]}, 412),
+        "AdminRoles contains whitespace in the beginning or end.",
+    ),
     ("PUT", "~/tenants/ba%20d", TENANT, 412, "Tenant name is not valid"),
     ("PUT", "~/tenants/b@d", TENANT, 412, "Tenant name is not valid"),
     ("POST", "~/tenants/nope", TENANT, 404, "Tenant nope not found"),

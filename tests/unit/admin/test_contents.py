@@ -3,8 +3,9 @@
 import pytest
 
 from magnetar.broker.subscription.spec import SubType
+from magnetar.broker.topic.producer import AccessMode, Producer
 
-from .support import BROKER, Admin, entry
+from .support import BROKER, Admin, Peer, entry
 
 PUBLISHER_FIELDS = {
     *("accessMode", "msgRateIn", "msgThroughputIn", "averageMsgSize", "chunkedMessageRate"),
@@ -317,7 +318,43 @@ async def test_schemas(admin: Admin) -> None:
     assert unknown.status_code == 422
     assert (await admin.done("DELETE", path + "/schema")).json() == {"version": 1}
     assert (await admin.call("GET", path + "/schema")).status_code == 404
+    nothing_left: dict[str, list[object]] = {"getSchemaResponses": []}
+    assert (await admin.done("GET", path + "/schemas")).json() == nothing_left
+    entries = [{"ledgerId": -1, "entryId": -1, "version": version} for version in (0, 1)]
+    metadata = (await admin.done("GET", path + "/metadata")).json()
+    assert metadata == {"info": entries[1], "index": entries}
     await admin.done("DELETE", path + "/schema?force=true")
+    assert (await admin.done("GET", path + "/schemas")).json() == nothing_left
+    assert (await admin.done("GET", path + "/metadata")).content == b""
+
+
+async def test_a_schema_of_bytes_is_stored_as_none(admin: Admin) -> None:
+    path = "~/schemas/t1/n1/b"
+    body = {"type": "BYTES", "schema": "", "properties": {}}
+    assert (await admin.done("POST", path + "/schema", body)).json() == {"version": {"version": 0}}
+    assert (await admin.call("GET", path + "/schema")).json()["type"] == "NONE"
+    assert (await admin.done("POST", path + "/schema", body)).json() == {"version": {"version": 0}}
+    text = {**body, "type": "STRING"}
+    assert (await admin.call("POST", path + "/schema", text)).status_code == 409
+    for kind in ("AUTO_CONSUME", "AUTO_PUBLISH", "AUTO"):
+        refused = await admin.call("POST", path + "/schema", {**body, "type": kind})
+        assert refused.status_code == 422
+        assert refused.json() == {"reason": f"Schema {kind} is a client-side schema type"}
+
+
+async def test_the_epoch_of_a_topic(admin: Admin) -> None:
+    topic = await admin.topic()
+    stats = "~/persistent/t1/n1/a/stats"
+    assert "topicEpoch" not in (await admin.done("GET", stats)).json()
+    for epoch in range(2):
+        producer = Producer(
+            1, f"p{epoch}", Peer(), epoch=0, generated_name=False,
+            access_mode=AccessMode.EXCLUSIVE, topic_epoch=None, request_id=1,
+            connected_since_ms=1_700_000_000_000, metadata=[],
+        )  # fmt: skip
+        await topic.add_producer(producer)
+        assert (await admin.done("GET", stats)).json()["topicEpoch"] == epoch
+        topic.remove_producer(producer)
 
 
 async def test_key_value_schemas_are_one_json_text(admin: Admin) -> None:

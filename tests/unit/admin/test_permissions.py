@@ -127,7 +127,7 @@ async def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
                 }
             },
             400,
-            "WriteQuorum >= AckQuorum",
+            "WriteQuorum (2) >= AckQuorum (2)",
         ),
     ],
 )

@@ -63,18 +63,16 @@ STRICTER_PARTS = {
     '"maxDeliveryDelayInMillis": -1': "the same",
 }
 MORE_LENIENT = {
-    '{"managedLedgerOffloadDriver": "nope"}': "no bucket: the job says so",
-    '{"managedLedgerOffloadDriver": "aws-s3"}': "the same",
+    '{"managedLedgerOffloadDriver": "aws-s3"}': "the bucket may be the broker's",
     '{"managedLedgerOffloadDriver": "S3"}': "the same",
     '{"allowAutoTopicCreation": true}': "the type is `non-partitioned` where none is given",
 }
 FILLED = ("tickTime", "ratePeriodInSecond")
 NOT_APPLIED = {
-    "replicatorDispatchRate": "no broker setting: nothing is sent to other clusters",
-    "delayedDelivery": "no broker setting",
-    "persistence": "a standalone has one bookie",
+    "delayedDelivery": "messages are delivered at once",
+    "persistence": "a cursor's marks are not stored at a rate",
 }
-"""Policies with no value where nobody set one; Pulsar's broker has a setting for them."""
+"""Policies whose value is another one where nobody set any."""
 
 
 @pytest.mark.parametrize("each", POLICIES, ids=lambda each: f"{each['level']}-{each['name']}")
@@ -178,8 +176,9 @@ class Replay:
             return  # cut off; or in another document, which there may not be
         if "isGlobal" in suffix and self.name.startswith("schema"):
             return  # Pulsar knows no such value of these
-        if self.name == "subscriptionTypesEnabled" and answer == []:
-            return  # Pulsar's answer after a removal differs from the one before the first setting
+        if self.name == "subscriptionTypesEnabled" and answer is None:
+            # Pulsar has no body until the topic has a policy of any kind, and this one after that.
+            status, answer = 200, []
         assert ours == status, told
         assert same(given, answer), told
 

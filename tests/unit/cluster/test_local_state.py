@@ -8,6 +8,7 @@ import pytest
 
 from magnetar.cluster.local import etcd, members, ports, state
 from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.cluster.local.config import read_config
 from magnetar.cluster.local.members import Role
 from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 
@@ -27,6 +28,26 @@ def test_a_cluster_is_found_again_as_it_was_made(tmp_path: Path) -> None:
     assert cluster.metadata_url == f"etcd:http://{cluster.member('etcd-1').address}"
     with pytest.raises(Conflict, match="already"):
         made(tmp_path)
+
+
+def test_a_file_of_settings_names_the_cluster(tmp_path: Path) -> None:
+    conf = tmp_path / "cluster.conf"
+    conf.write_text("# ours\nclusterName = shop\nauto_split=false\nport=7777\nbookiePort=\n")
+    found = read_config(conf)
+    assert (found.name, found.settings["auto_split"]) == ("shop", "false")
+    assert found.overridden == (f"port in {conf} line 4",)
+    toml = tmp_path / "cluster.toml"
+    toml.write_text('cluster_name = "shop"\nauto_split = false\n')
+    assert read_config(toml).settings == {"cluster_name": "shop", "auto_split": "false"}
+    cluster = made(tmp_path, name=found.name, settings=found.settings)
+    assert cluster.settings() == found.settings
+    conf.write_text("auto_split=false\n")
+    assert read_config(conf).name == "magnetar"
+    conf.write_text("clusterName=a\ncluster_name=b\n")
+    with pytest.raises(PreconditionFailed, match=r"line 1 and cluster_name in .* line 2 name diff"):
+        read_config(conf)
+    with pytest.raises(PreconditionFailed, match="cannot read"):
+        read_config(tmp_path / "missing.conf")
 
 
 def test_where_there_is_no_cluster_it_says_how_to_make_one(tmp_path: Path) -> None:

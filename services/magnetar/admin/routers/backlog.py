@@ -20,6 +20,7 @@ from magnetar.admin.described import described
 from magnetar.admin.documents import MessageId
 from magnetar.admin.routes import Routes
 from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.framing import MalformedEntry
@@ -30,6 +31,10 @@ _TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 
 SCANNED_ENTRIES_MAX: Final = 10_000
 """subscriptionBacklogScanMaxEntries; the answer says where it stopped short (`aborted`)."""
+_ONE_PARTITION: Final = (
+    "Analyze backlog on a partitioned topic is not allowed, please try do it on specific topic "
+    "partition"
+)
 READ_ENTRIES: Final = 500
 READ_BYTES: Final = 4 << 20
 
@@ -57,22 +62,31 @@ async def backlog_size(request: Request) -> Response:
     _TOPIC + "/subscription/{subscription:name}/analyzeBacklog",
     summary="Count a subscription's unacknowledged messages by reading them",
     tags=("subscriptions",),
+    openapi_extra=described(
+        body="Message id to start at; the oldest unacknowledged one by default",
+        example={"ledgerId": 3, "entryId": 0},
+    ),
 )
 async def analyze(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
-    await refuse_partitioned(service, name, "Analyze backlog on a partitioned topic is not allowed")
+    await refuse_partitioned(service, name, _ONE_PARTITION)
     topic = await persistent_topic(service, name, "Analyze backlog")
     subscription = topic.subscriptions.get(text_of(request, "subscription"))
     if subscription is None:
         raise subscription_not_found(text_of(request, "subscription"), name)
-    return answer(await _scan(subscription))
+    given = await bodies.parse(request, MessageId)
+    return answer(await _scan(subscription, EARLIEST if given is None else given.cursor_position))
 
 
-async def _scan(subscription: PersistentSubscription) -> dict[str, object]:
+async def _scan(subscription: PersistentSubscription, start: Position) -> dict[str, object]:
+    """Counts from `start`, or from the oldest unacknowledged entry if that is later.
+
+    A scan reads SCANNED_ENTRIES_MAX entries at most; clients ask again from behind the last one.
+    """
     ledger, cursor = subscription.ledger, subscription.cursor
     entries = messages = markers = scanned = 0
     first = last = None
-    position = ledger.next_position(cursor.mark_delete)
+    position = max(start, ledger.next_position(cursor.mark_delete))
     while scanned < SCANNED_ENTRIES_MAX and position <= ledger.last_confirmed:
         found = await ledger.read(position, READ_ENTRIES, READ_BYTES)
         if not found:
@@ -85,6 +99,7 @@ async def _scan(subscription: PersistentSubscription) -> dict[str, object]:
             markers += count == 0
             messages += count
         position = ledger.next_position(found[-1].position)
+    found_ids = {} if first is None else {"firstMessageId": str(first), "lastMessageId": str(last)}
     return {
         "entries": entries,
         "messages": messages,
@@ -96,8 +111,7 @@ async def _scan(subscription: PersistentSubscription) -> dict[str, object]:
         "filterAcceptedMessages": messages,
         "filterRescheduledMessages": 0,
         "aborted": position <= ledger.last_confirmed,
-        "firstMessageId": None if first is None else str(first),
-        "lastMessageId": None if last is None else str(last),
+        **found_ids,
     }
 
 

@@ -1,20 +1,24 @@
 """`/admin/v2/broker-stats` and `/admin/v2/bookies`."""
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin.answers import answer, done
 from magnetar.admin.cluster.route import peers_of
-from magnetar.admin.context import balance_of, service_of
+from magnetar.admin.context import balance_of, bookies_of, service_of
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.routes import Routes
 from magnetar.admin.stats.load_report import load_report
 from magnetar.admin.stats.topic import topic_stats
+from magnetar.bookie.registration import RACK_DEFAULT
 from magnetar.broker.ownership import bundles
 
 router = Routes(prefix="/admin/v2", tags=("brokers",))
+
+RACK_GROUP: Final = "default"
+"""Pulsar puts bookies into groups; here they are all in that of its tools."""
 
 
 @router.get("/broker-stats/topics", summary="Stats of all loaded topics, by namespace and bundle")
@@ -43,13 +47,23 @@ async def get_load_report(request: Request) -> Response:
     return answer(load_report(service_of(request), report, peers.routing.owned()))
 
 
-@router.get("/bookies/all", summary="The bookies of this process")
+@router.get("/bookies/all", summary="The living bookies of the cluster, or those of this process")
 async def bookies(request: Request) -> Response:
     page = cast("MetricsPage", request.app.state.metrics)
-    names = [{"bookieId": bookie.identity.bookie_id} for bookie in page.bookies]
-    return answer({"bookies": names})
+    cluster = bookies_of(request)
+    if cluster is None:
+        names = [bookie.identity.bookie_id for bookie in page.bookies]
+    else:
+        names = [info.identity.bookie_id for info in cluster.living()]
+    return answer({"bookies": [{"bookieId": name} for name in names]})
 
 
-@router.get("/bookies/racks-info", summary="Racks of bookies: none")
-async def racks(_: Request) -> Response:
-    return answer({})
+@router.get("/bookies/racks-info", summary="Racks of the living bookies that have one")
+async def racks(request: Request) -> Response:
+    cluster = bookies_of(request)
+    found = {
+        info.identity.bookie_id: {"rack": info.rack}
+        for info in (() if cluster is None else cluster.living())
+        if info.rack != RACK_DEFAULT
+    }
+    return answer({RACK_GROUP: found} if found else {})

@@ -9,7 +9,7 @@ from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done, nothing
 from magnetar.admin.context import checked_name, service_of, text_of
 from magnetar.admin.described import described
-from magnetar.admin.documents import cluster_document
+from magnetar.admin.documents import CLUSTER_URLS, cluster_document
 from magnetar.admin.routes import Routes
 from magnetar.core.errors import MetadataError, NotAllowed, NotFound
 
@@ -87,4 +87,9 @@ async def _cluster_data(request: Request) -> dict[str, Any]:
             "peerClusterNames is not supported: brokers do not redirect to other clusters; leave "
             "it out"
         )
-    return cluster_document(body)
+    data = cluster_document(body)
+    for field, (schemes, text) in CLUSTER_URLS.items():
+        url = data.get(field)
+        if url and not (isinstance(url, str) and url.startswith(schemes)):
+            raise MetadataError(text, http_status=400)
+    return data

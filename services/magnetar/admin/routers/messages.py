@@ -29,7 +29,13 @@ from magnetar.admin.routes import Routes
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.errors import MetadataError, NotAllowed, NotFound, TopicNotFound
+from magnetar.core.errors import (
+    MetadataError,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    TopicNotFound,
+)
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName
 
@@ -62,7 +68,9 @@ async def peek(request: Request) -> Response:
 
 @router.get(_TOPIC + "/ledger/{ledger:number}/entry/{entry:number}", summary="A message by its id")
 async def read_by_id(request: Request) -> Response:
-    topic = await _persistent(request, "Get message by id")
+    topic = await _persistent(
+        request, "Get message by id", "GetMessageById is not allowed on partitioned-topic"
+    )
     ledger, entry = number_of(request, "ledger"), number_of(request, "entry")
     try:
         found = await topic.managed_ledger.read_entry(Position(ledger, entry))
@@ -73,20 +81,26 @@ async def read_by_id(request: Request) -> Response:
 
 @router.get(
     _TOPIC + "/examinemessage",
-    summary="The nth message from the start or the end",
+    summary="The nth message from the start or the end; beyond the other end, the last there",
     openapi_extra=described(
         query("initialPosition", "string", "earliest or latest (default)"),
         query("messagePosition", "integer", "Which one, from 1"),
     ),
 )
 async def examine(request: Request) -> Response:
-    topic = await _persistent(request, "Examine messages")
-    nth = max(bodies.number(request, "messagePosition", 1), 1)
+    topic = await _persistent(
+        request,
+        "Examine messages",
+        "Examine messages on a partitioned topic is not allowed, please try examine message on "
+        "specific topic partition",
+    )
     ledger = topic.managed_ledger
-    if nth > ledger.entries_total:
-        raise NotFound(f"Message not found: the topic has {ledger.entries_total} entries")
+    total = ledger.entries_total
+    if not total:
+        raise PreconditionFailed("Could not examine messages due to the total message is zero")
+    nth = min(max(bodies.number(request, "messagePosition", 1), 1), total)
     earliest = request.query_params.get("initialPosition") == "earliest"
-    number = nth if earliest else ledger.entries_total - nth + 1
+    number = nth if earliest else total - nth + 1
     return message_response(await ledger.read_entry(_nth(topic, number)))
 
 
@@ -101,7 +115,12 @@ def _nth(topic: PersistentTopic, number: int) -> Position:
 
 @router.get(_TOPIC + "/messageid/{timestamp:number}", summary="The first message since a time")
 async def id_by_time(request: Request) -> Response:
-    topic = await _persistent(request, "Get message id by timestamp")
+    topic = await _persistent(
+        request,
+        "Get message id by timestamp",
+        "Get message ID by timestamp on a partitioned topic is not allowed, please try do it on "
+        "specific topic partition",
+    )
     timestamp = number_of(request, "timestamp")
     if timestamp <= 0:
         return answer(message_id(EARLIEST))
@@ -185,9 +204,10 @@ async def _partition(service: BrokerService, name: TopicName, index: int) -> Per
     return topic
 
 
-async def _persistent(request: Request, doing: str) -> PersistentTopic:
+async def _persistent(request: Request, doing: str, partitioned: str) -> PersistentTopic:
+    """The topic; `partitioned` is Pulsar's refusal of a partitioned one."""
     service, name = service_of(request), topic_of(request)
-    await refuse_partitioned(service, name, f"{doing} on a partitioned topic is not allowed")
+    await refuse_partitioned(service, name, partitioned)
     topic = await loaded_topic(service, name)
     if not isinstance(topic, PersistentTopic):
         raise NotAllowed(f"{doing} on a non-persistent topic is not allowed")

@@ -39,7 +39,12 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.system_topics import is_system_topic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topics import Topic
-from magnetar.core.errors import AuthorizationError, NotFound, TopicNotFound
+from magnetar.core.errors import (
+    AuthorizationError,
+    NotFound,
+    PreconditionFailed,
+    TopicNotFound,
+)
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 from magnetar.policies.policy import Level
 from magnetar.policies.registry import at
@@ -49,6 +54,11 @@ router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placing=at_
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 _NOT_GIVEN: Final = ("bundles", "deleted", "migrated")
 """Fields of a namespace's document that are not taken over from who creates it."""
+_NOT_SUPPORTED: Final = (
+    "dispatcherPauseOnAckStatePersistentEnabled",
+    "entryFilters",
+    "resource_group_name",
+)
 _KINDS: Final[dict[type, str]] = {
     dict: "an object",
     list: "a list",
@@ -261,6 +271,7 @@ async def _new_policies(
     policies = default_policies(service.cluster)
     known = policies.keys() | document_fields()
     own = document_fields()
+    _refuse_unsupported(given)
     for key, value in checked_document(given).items():
         if key in _NOT_GIVEN or key not in known or _says_nothing(value):
             continue
@@ -279,6 +290,13 @@ async def _new_policies(
         if policy.document in given:
             check_honored(policy, value_in(policies, policy, service.cluster), service.cluster)
     return policies
+
+
+def _refuse_unsupported(given: dict[str, Any]) -> None:
+    """Raises PreconditionFailed, which names the field, for what Pulsar would act on."""
+    for field in _NOT_SUPPORTED:
+        if given.get(field):
+            raise PreconditionFailed(f"{field} has no effect here: leave it out")
 
 
 def _says_nothing(value: object) -> bool:

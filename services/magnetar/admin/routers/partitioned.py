@@ -92,7 +92,10 @@ async def create_partitioned(request: Request) -> Response:
 @router.post(_PARTITIONS, summary="Add partitions", openapi_extra=_BODY)
 async def grow(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
-    desired = (await _wanted(request)).partitions
+    wanted = await _wanted(request)
+    if wanted.properties:
+        raise HTTPException(400, "properties of a topic are not changed here: PUT …/properties")
+    desired = wanted.partitions
     refuse_partition_name(name)
     await require_namespace(service, name.namespace)
     current = await service.resources.partitions(name)
@@ -142,6 +145,7 @@ async def _copy_subscriptions(
 )
 async def remove_partitioned(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
+    refuse_partition_name(name)
     partitions = await service.resources.partitions(name)
     if not partitions:
         if await service.topics.exists(name):

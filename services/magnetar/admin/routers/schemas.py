@@ -1,5 +1,6 @@
 """`/admin/v2/schemas`: schemas of topics and their versions."""
 
+from dataclasses import replace
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -7,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin import bodies, key_value_schema
-from magnetar.admin.answers import answer
+from magnetar.admin.answers import answer, nothing
 from magnetar.admin.context import number_of, require_namespace, service_of, text_of
 from magnetar.admin.described import described, query
 from magnetar.admin.documents import SchemaPayload
@@ -33,6 +34,8 @@ _BODY: Final = described(
     },
 )
 NO_VERSION: Final = -1
+_OF_CLIENTS: Final = ("AUTO", "AUTO_PUBLISH")
+"""Types that never reach the protocol."""
 
 
 @router.get(_TOPIC + "/schema", summary="A topic's schema")
@@ -49,16 +52,24 @@ async def get_version(request: Request) -> Response:
 @router.get(_TOPIC + "/schemas", summary="All versions of a topic's schema")
 async def get_versions(request: Request) -> Response:
     versions = await service_of(request).schemas.versions(_topic(request))
-    if not versions:
-        raise NotFound("Schema not found")
     return answer({"getSchemaResponses": [_document(version) for version in versions]})
+
+
+@router.get(_TOPIC + "/metadata", summary="All versions ever, deletions counted as versions")
+async def get_metadata(request: Request) -> Response:
+    versions = await service_of(request).schemas.versions(_topic(request), with_deleted=True)
+    # Pulsar keeps schemas in ledgers; here they are in the metadata store, so in no ledger.
+    index = [{"ledgerId": -1, "entryId": -1, "version": each.version} for each in versions]
+    return answer({"info": index[-1], "index": index}) if index else nothing()
 
 
 @router.post(_TOPIC + "/schema", summary="Register a schema", openapi_extra=_BODY)
 async def post_schema(request: Request) -> Response:
     service, topic = service_of(request), _topic(request)
     schema = await _schema(request)
-    await require_namespace(service, topic.namespace)
+    if schema.type is SchemaType.BYTES:  # as in Pulsar, no schema at all is stored as NONE
+        schema = replace(schema, type=SchemaType.NONE)
+    await require_namespace(service, topic.namespace, "Namespace does not exist")
     policy = service.topic_schemas.policy(topic)
     version = await service.schemas.put(topic, schema, policy.strategy)
     return answer({"version": {"version": version}})
@@ -83,7 +94,7 @@ async def delete_schema(request: Request) -> Response:
 async def test_compatibility(request: Request) -> Response:
     service, topic = service_of(request), _topic(request)
     schema = await _schema(request)
-    await require_namespace(service, topic.namespace)
+    await require_namespace(service, topic.namespace, "Namespace does not exist")
     policy = service.topic_schemas.policy(topic)
     try:
         await service.schemas.check(topic, schema, policy.strategy)
@@ -118,6 +129,8 @@ async def _schema(request: Request) -> SchemaInfo:
     payload = await bodies.parse(request, SchemaPayload)
     if payload is None:
         raise HTTPException(400, "The body must be a schema")
+    if payload.type.upper() in _OF_CLIENTS:
+        raise InvalidSchemaData(f"Schema {payload.type.upper()} is a client-side schema type")
     try:
         kind = SchemaType[payload.type.upper()]
     except KeyError:

@@ -22,11 +22,14 @@ from magnetar.admin.context import (
 from magnetar.admin.described import described
 from magnetar.admin.documents import MessageId
 from magnetar.admin.each import for_each
+from magnetar.admin.message_view import batch_size
 from magnetar.admin.routes import Routes
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.errors import Conflict, NotAllowed
+from magnetar.core.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
+from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.wire.message_id import full_ack_set
 
 router = Routes(prefix="/admin/v2", tags=("subscriptions",), placing=at_owner)
@@ -51,17 +54,35 @@ async def reset_to_message(request: Request) -> Response:
         "Reset-cursor at position is not allowed for partitioned-topic",
     )
     for subscription in await _subscriptions(request):
-        position = given.position
-        if given.batch_index >= 0 and given.batch_size > 0:
-            first = given.batch_index + (1 if given.behind else 0)
-            left = full_ack_set(given.batch_size) >> first << first
-            if left:
-                await subscription.seek(position, left, given.batch_size)
-                continue
-        if given.behind and position.ledger_id >= 0:
-            position = subscription.ledger.next_position(position)
-        await subscription.seek(position)
+        await _reset(subscription, given)
     return done()
+
+
+async def _reset(subscription: PersistentSubscription, given: MessageId) -> None:
+    """Seeks to a message, also to one inside a batch.
+
+    Clients send a batch index without the batch's size, so the size is read from the entry. Where
+    the entry has no message at the index, the index counts as left out, as in Pulsar.
+    """
+    position, ledger = given.cursor_position, subscription.ledger
+    if given.batch_index >= 0 and position.ledger_id >= 0:
+        size = await _messages_at(ledger, position)
+        first = given.batch_index + (1 if given.behind else 0)
+        if left := full_ack_set(size) >> first << first:
+            await subscription.seek(position, left, size)
+            return
+    if given.behind and position.ledger_id >= 0:
+        position = ledger.next_position(position)
+    await subscription.seek(position)
+
+
+async def _messages_at(ledger: ManagedLedger, position: Position) -> int:
+    """How many messages the batch at the position has; 0 where there is no batch."""
+    try:
+        entry = await ledger.read_entry(position)
+    except NotFound:
+        return 0
+    return batch_size(entry.data) or 0
 
 
 @router.post(_SUBSCRIPTION + "/resetcursor/{timestamp:number}", summary="Reset to a time")
@@ -129,8 +150,19 @@ async def expire_to_message(request: Request) -> Response:
         topic_of(request),
         "Expire message at position is not supported for partitioned-topic",
     )
+    if given.partition_index != topic_of(request).partition_index:
+        raise PreconditionFailed(
+            "Invalid parameter for expire message by position, partition index of passed in "
+            "message position doesn't match partition index for the topic"
+        )
     for subscription in await _subscriptions(request):
-        position = given.position
+        position = given.cursor_position
+        if position > subscription.ledger.last_confirmed:
+            raise Conflict(
+                f"Expire message by position not issued on topic {subscription.topic} for "
+                f"subscription {subscription.name} due to ongoing message expiration not finished "
+                "or invalid message position provided."
+            )
         if given.behind:
             position = subscription.ledger.previous_position(position)
         subscription.expire_up_to(position)

@@ -35,7 +35,7 @@ from magnetar.admin.routes import Routes
 from magnetar.broker.session.refused import NO_REPLICATED_SUBSCRIPTIONS
 from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
 from magnetar.broker.topics import Topic
-from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
+from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed, TopicNotFound
 from magnetar.core.ids import LATEST
 
 router = Routes(prefix="/admin/v2", tags=("subscriptions",), placing=at_owner)
@@ -80,7 +80,10 @@ async def create_subscription(request: Request) -> Response:
     else:
         # As in Pulsar, a topic that may be created automatically is created here too.
         by_use = service.topics.creation.by_use(name)
-        topics = [await service.topics.get_or_open(name, create=by_use)]
+        try:
+            topics = [await service.topics.get_or_open(name, create=by_use)]
+        except TopicNotFound:
+            raise PreconditionFailed("Topic does not exist and cannot be auto-created") from None
     created = 0
 
     async def create(topic: Topic) -> None:

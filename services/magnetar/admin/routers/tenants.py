@@ -85,4 +85,6 @@ async def _tenant_info(request: Request) -> Document:
         raise PreconditionFailed("Clusters cannot be empty or blank")
     if not set(clusters) <= set(await service_of(request).resources.clusters()):
         raise PreconditionFailed("Clusters do not exist")
+    if any(role != role.strip() for role in info.admin_roles or ()):
+        raise PreconditionFailed("AdminRoles contains whitespace in the beginning or end.")
     return {"adminRoles": sorted(set(info.admin_roles or ())), "allowedClusters": clusters}

@@ -182,7 +182,8 @@ async def _stats(request: Request, topic: Topic) -> TopicStats:
 
 
 async def _partitions(service: BrokerService, name: TopicName) -> int:
-    refuse_partition_name(name)
+    if name.partition_index >= 0:
+        refuse_partition_name(name)
     await require_namespace(service, name.namespace)
     partitions = await service.resources.partitions(name)
     if not partitions:

@@ -1,5 +1,6 @@
 """`/admin/v2/{domain}/{tenant}/{namespace}`: topics without partitions, and single partitions."""
 
+from dataclasses import replace
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -74,13 +75,14 @@ async def create_topic(request: Request) -> Response:
 
 async def _check_partition_name(service: BrokerService, name: TopicName) -> None:
     """A name that looks like a partition's is only for a declared partition."""
-    if name.partition_index < 0:
+    if not name.numbered:
         return
-    partitions = await service.resources.partitions(name.base)
+    base = replace(name, local=name.numbered)
+    partitions = await service.resources.partitions(base)
     if not partitions:
         raise PreconditionFailed(
             f'Can\'t create topic {name.local} with "-partition-" followed by numeric value '
-            f"if there isn't a partitioned topic {name.base.local} created."
+            f"if there isn't a partitioned topic {base.local} created."
         )
     if name.partition_index >= partitions:
         raise PreconditionFailed(

@@ -93,7 +93,10 @@ def _utc(time: str) -> str:
 
 
 def internal_info(info: ManagedLedgerInfo, moved: Container[int] = ()) -> dict[str, object]:
-    """The records of a topic in the metadata store."""
+    """The records of a topic in the metadata store.
+
+    Without what was set on subscriptions: clients read whole numbers as a cursor's properties.
+    """
     record = info.record
     cursors: dict[str, object] = {}
     for name, cursor in info.cursors.items():
@@ -104,8 +107,6 @@ def internal_info(info: ManagedLedgerInfo, moved: Container[int] = ()) -> dict[s
             "cursorsLedgerId": cursor.ledger_id,
             "markDelete": {"ledgerId": mark.ledger_id, "entryId": mark.entry_id},
         }
-        if cursor.properties:
-            cursors[name]["properties"] = dict(cursor.properties)  # type: ignore[index]
     ledgers: list[dict[str, object]] = []
     for ledger in record.ledgers:
         document: dict[str, object] = {

@@ -75,6 +75,8 @@ class TopicStats(msgspec.Struct, rename="camel", kw_only=True):
     waiting_publishers: int = 0
     subscriptions: dict[str, SubscriptionStats] = {}
     replication: dict[str, object] = {}
+    topic_epoch: int | msgspec.UnsetType = msgspec.UNSET
+    """Left out where no producer ever had the topic to itself; also of a sum over partitions."""
     deduplication_status: str | msgspec.UnsetType = msgspec.UNSET
     non_contiguous_deleted_messages_ranges: int = 0
     non_contiguous_deleted_messages_ranges_serialized_size: int = 0
@@ -120,6 +122,8 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
         stats.backlog_quota_limit_size, stats.backlog_quota_limit_time = quota_limits(topic)
         stats.oldest_backlog_message_age_seconds = -1
         stats.deduplication_status = "Disabled"
+        if (epoch := topic.producers.epoch) is not None:
+            stats.topic_epoch = epoch
     else:
         stats.msg_drop_rate = sum(
             each.msg_drop_rate

@@ -89,6 +89,16 @@ def _subscription_dispatch_rate(settings: BrokerSettings) -> Values:
     )
 
 
+def _replicator_dispatch_rate(_: BrokerSettings) -> Values:
+    """No limit: there is no setting, because nothing is sent to other clusters."""
+    return _dispatch_rate(0, 0, relative=False)
+
+
+def _delayed_delivery(_: BrokerSettings) -> Values:
+    """Messages are delivered at once."""
+    return {"tickTime": 1_000, "active": False, "maxDeliveryDelayInMillis": 0}
+
+
 def _publish_rate(settings: BrokerSettings) -> Values:
     return {
         "publishThrottlingRateInMsg": settings.publish_rate_messages,
@@ -124,6 +134,8 @@ _SPECIAL: Final[Mapping[str, Callable[[BrokerSettings], Any]]] = {
     "persistence": _persistence,
     "dispatch_rate": _topic_dispatch_rate,
     "subscription_dispatch_rate": _subscription_dispatch_rate,
+    "replicator_dispatch_rate": _replicator_dispatch_rate,
+    "delayed_delivery": _delayed_delivery,
     "publish_rate": _publish_rate,
     "subscribe_rate": _subscribe_rate,
     "auto_topic_creation": _auto_topic_creation,

@@ -230,6 +230,11 @@ class ProducerRegistry:
             raise ProducerFenced(FENCED_TEXT)
         producer.topic_epoch = epoch
 
+    @property
+    def epoch(self) -> int | None:
+        """How often a producer got the topic to itself, from 0; None where none ever did."""
+        return self._epoch
+
     def _check_epoch(self, producer: Producer) -> None:
         current = -1 if self._epoch is None else self._epoch
         if producer.topic_epoch is not None and producer.topic_epoch < current:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.cluster.local import etcd, members, ports, process, state
+from magnetar.cluster.local.config import NAME_DEFAULT, read_config, written
 from magnetar.cluster.local.members import Member, Role
 from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 
@@ -52,7 +53,7 @@ class LocalCluster:
         autorecoveries: int = 0,
         base: str = "standard",
         host: str = "127.0.0.1",
-        name: str = "magnetar",
+        name: str = NAME_DEFAULT,
         settings: Mapping[str, object] | None = None,
     ) -> "LocalCluster":
         """Writes down a cluster of so many members; starts nothing."""
@@ -66,10 +67,15 @@ class LocalCluster:
             for _ in range(count):
                 _add(new, role)
         if settings:
-            lines = [f"{key}={_written(value)}\n" for key, value in settings.items()]
+            lines = [f"{key}={written(value)}\n" for key, value in settings.items()]
             (directory / state.CONFIG_FILE).write_text("".join(lines))
         state.save(directory, new)
         return cls(directory)
+
+    def settings(self) -> Mapping[str, object]:
+        """Those of all members, as they are written down."""
+        path = self.directory / state.CONFIG_FILE
+        return read_config(path).settings if path.exists() else {}
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -292,7 +298,3 @@ def _add(current: state.ClusterState, role: Role, flags: Sequence[str] = ()) -> 
     current.last_numbers[role] = number
     current.members.append(member)
     return member
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,11 +7,12 @@ exceptions (`shown_document`). All of it is pure.
 import copy
 from typing import Any, Final
 
-from magnetar.admin.routers.policies.forms import checked, coerced, with_old_names
+from magnetar.admin.routers.policies import offload_form
+from magnetar.admin.routers.policies.forms import checked, coerced, shown
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.resources import Document
 from magnetar.policies.admission import ANTI_AFFINITY, BOOKIE_AFFINITY, SCHEMA_AUTO_UPDATE
-from magnetar.policies.lifecycle import BACKLOG_QUOTA
+from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD
 from magnetar.policies.policy import Level, Policy
 from magnetar.policies.registry import at
 from magnetar.policies.types import MapOf
@@ -50,8 +51,9 @@ def shown_document(document: Document, *, auto_update: bool) -> Document:
     """As Pulsar shows it; `auto_update` is the broker's, which shows where nobody said anything."""
     found = {key: value for key, value in document.items() if key not in LOCAL}
     found.setdefault(SCHEMA_AUTO_UPDATE.document, auto_update)
-    if found.get(BACKLOG_QUOTA.document):
-        found[BACKLOG_QUOTA.document] = with_old_names(found[BACKLOG_QUOTA.document])
+    for policy in (BACKLOG_QUOTA, OFFLOAD):
+        if found.get(policy.document):
+            found[policy.document] = shown(policy, found[policy.document])
     return found
 
 
@@ -70,6 +72,8 @@ def checked_document(given: Document) -> Document:
             }
             continue
         kind = policy.type
+        if policy is OFFLOAD:
+            value = offload_form.taken(value)
         if isinstance(kind, MapOf) and isinstance(value, dict):
             value = {name: one for name, one in value.items() if one is not None}
         taken[policy.document] = checked(policy, kind, coerced(kind, value), policy.document)

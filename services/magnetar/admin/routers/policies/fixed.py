@@ -21,7 +21,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.described import described
 from magnetar.admin.paths import register_choice
-from magnetar.admin.routers.policies.forms import InvalidPolicy
+from magnetar.admin.routers.policies.refusal import InvalidPolicy
 from magnetar.admin.routers.policies.topics import TOPIC_PATH
 from magnetar.admin.routes import Routes
 from magnetar.broker.resources import Document
@@ -53,6 +53,8 @@ OF_TOPICS: Final[dict[str, object]] = {
     "entryFilters": None,
     "shadowTopics": None,
 }
+OF_BROKERS: Final[dict[str, object]] = {"entryFilters": {"entryFilterNames": ""}}
+"""The broker's own, which hold where nothing is set."""
 register_choice("fixed_of_namespaces", OF_NAMESPACES)
 register_choice("fixed_of_topics", OF_TOPICS)
 
@@ -72,7 +74,8 @@ async def get_of_namespace(request: Request) -> Response:
 )
 async def get_of_topic(request: Request) -> Response:
     await require_namespace(service_of(request), topic_of(request).namespace)
-    return optional(OF_TOPICS[text_of(request, "policy")])
+    values = OF_TOPICS | OF_BROKERS if bodies.flag(request, "applied") else OF_TOPICS
+    return optional(values[text_of(request, "policy")])
 
 
 # -- the strategy of Pulsar 2.3, before there were eight -------------------------------------------

@@ -13,9 +13,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from magnetar.admin import bodies
+from magnetar.admin.routers.policies import offload_form
+from magnetar.admin.routers.policies.refusal import InvalidPolicy
 from magnetar.broker.resources import Document
-from magnetar.core.errors import MagnetarError, NotFound
-from magnetar.policies.lifecycle import BACKLOG_QUOTA
+from magnetar.core.errors import NotFound
+from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD
 from magnetar.policies.policy import Policy, Rest
 from magnetar.policies.types import (
     Boolean,
@@ -40,12 +42,6 @@ _WHOLE = re.compile(r"-?\d{1,19}")
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
-class InvalidPolicy(MagnetarError):
-    """A value that a policy cannot have."""
-
-    http_status = 412
-
-
 def key_of(request: Request, policy: Policy, rest: Rest) -> str:
     """Which entry of a policy that is set entry by entry; empty for all others."""
     if not rest.keyed_by or not isinstance(policy.type, MapOf):
@@ -67,18 +63,26 @@ async def read(request: Request, policy: Policy, rest: Rest) -> Any:
     kind = policy.type
     if rest.keyed_by and isinstance(kind, MapOf):
         kind = kind.value
-    return checked(policy, kind, coerced(kind, given), rest.path)
+    if policy is OFFLOAD:
+        given = offload_form.taken(given)
+    return checked(policy, kind, coerced(kind, given), rest.path, rest.invalid)
 
 
-def checked(policy: Policy, kind: Type, value: object, where: str) -> Any:
-    """The value as it is stored; raises InvalidPolicy in Pulsar's words."""
+def checked(policy: Policy, kind: Type, value: object, where: str, refusal: str = "") -> Any:
+    """The value as it is stored; raises InvalidPolicy in Pulsar's words.
+
+    `refusal` is Pulsar's whole text for a value out of range, where it has one.
+    """
     try:
         return kind.check(value, where)
     except PolicyInvalid as error:
         status = MALFORMED if isinstance(error, PolicyMalformed) else policy.invalid_status
         named = error.where.removeprefix(where).lstrip(".")
-        if not policy.invalid:
-            # `maxProducersPerTopic must be 0 or more`, as Pulsar says it
+        if refusal and status != MALFORMED:
+            text = refusal
+        elif error.refusal:
+            text = error.refusal
+        elif not policy.invalid:
             text = f"{error.where} {error.text}" if error.where else error.text
         elif error.text.startswith(policy.invalid):
             text = error.text
@@ -111,9 +115,12 @@ def coerced(kind: Type, value: Any) -> Any:
 
 
 def shown(policy: Policy, value: Any) -> Any:
-    """The value as Pulsar answers it: a quota's size also under its old name."""
+    """The value as Pulsar answers it: a quota's size also under its old name, a bucket also under
+    that of its driver."""
     if policy is BACKLOG_QUOTA and value is not None:
         return with_old_names(value)
+    if policy is OFFLOAD and value is not None:
+        return offload_form.shown(value)
     return value
 
 

@@ -18,13 +18,22 @@ from magnetar.broker.policies.resolving import applied, of_namespace
 from magnetar.broker.resources import Document
 from magnetar.broker.service import BrokerService
 from magnetar.policies.admission import SCHEMA_AUTO_UPDATE
+from magnetar.policies.lifecycle import PERSISTENCE
 from magnetar.policies.policy import Level, Policy, Unset
-from magnetar.policies.types import Text
+from magnetar.policies.types import ListOf, Text
 
 router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",))
 
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 _TABLE: Final = PolicyTable(Level.NAMESPACE)
+
+ONE_BOOKIE: Final = {
+    "bookkeeperEnsemble": 1,
+    "bookkeeperWriteQuorum": 1,
+    "bookkeeperAckQuorum": 1,
+    "managedLedgerMaxMarkDeleteRate": 0.0,
+}
+"""What holds on a standalone, which has no setting for it."""
 
 
 async def get_policy(request: Request) -> Response:
@@ -73,11 +82,14 @@ async def _change(request: Request, policy: Policy, value: Any, key: str) -> Non
 def holds(service: BrokerService, policy: Policy, document: Document) -> Any:
     """What holds for the namespace of that document."""
     own = of_namespace(policy, document, service.cluster)
-    return applied(policy, service.policies.broker_default(policy), own)
+    value = applied(policy, service.policies.broker_default(policy), own)
+    return ONE_BOOKIE if value is None and policy is PERSISTENCE else value
 
 
 def shown(policy: Policy, value: Any, *, unset: Unset = Unset.EMPTY_200) -> Response:
     """A policy's value as Pulsar answers it; None where it is not set."""
+    if value is None and isinstance(policy.type, ListOf):
+        value = policy.undefined
     if value is None and unset is Unset.VALUE:
         value = {} if policy.keyed else policy.default
     if value is None:

@@ -8,12 +8,12 @@ that Pulsar's tools look for.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from magnetar.admin.routers.policies.forms import InvalidPolicy
+from magnetar.admin.routers.policies.refusal import InvalidPolicy
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import AuthorizationError, NotAllowed, PreconditionFailed
 from magnetar.core.names import NamespaceName
 from magnetar.policies.admission import REPLICATION
-from magnetar.policies.caps import MAX_MESSAGE_SIZE
+from magnetar.policies.caps import MAX_MESSAGE_SIZE, MESSAGE_SIZE_INVALID
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, RETENTION
 from magnetar.policies.policy import Level, Policy
 
@@ -66,10 +66,7 @@ async def check_value(
         await _check_clusters(service, namespace, value, level)
     bytes_max = service.settings.message_bytes_max
     if policy is MAX_MESSAGE_SIZE and value is not None and value > bytes_max:
-        raise InvalidPolicy(
-            "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller "
-            f"than that in the broker-level, {bytes_max}"
-        )
+        raise InvalidPolicy(MESSAGE_SIZE_INVALID)
     check_honored(policy, value, service.cluster)
 
 

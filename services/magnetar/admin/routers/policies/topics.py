@@ -45,10 +45,9 @@ async def existing_topic(request: Request) -> TopicName:
     """The topic of the path, partitioned or not; raises where it has no policies."""
     service, name = service_of(request), topic_of(request)
     await require_namespace(service, name.namespace)
-    partitions = await service.resources.partitions(name.base)
-    if name.partition_index >= 0 and partitions:
+    if name.partition_index >= 0:
         raise PreconditionFailed("Not allowed to set/get topic policy for a partition")
-    if not partitions and not await service.topics.exists(name):
+    if not await service.resources.partitions(name) and not await service.topics.exists(name):
         raise topic_not_found(name)
     return name
 
