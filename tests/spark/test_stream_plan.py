@@ -15,7 +15,7 @@ from tests.spark.memory_log import (
 )
 
 from magnetar.bookie.api import BookieUnavailable
-from magnetar.core.errors import PersistenceError, TopicNotFound
+from magnetar.core.errors import PersistenceError, PreconditionFailed, TopicNotFound
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
@@ -23,7 +23,9 @@ from magnetar.managed_ledger.record import managed_ledger_key
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.ledgers import topic_log
 from magnetar_spark.log.topics import log_name
+from magnetar_spark.source import PulsarDataSource
 from magnetar_spark.stream import PulsarStreamReader
+from magnetar_spark.table import schema_of
 
 PATTERN = "public/default/.*"
 PARTITIONED = "/partitioned-topics/public/default/persistent/t"
@@ -294,6 +296,14 @@ def test_an_offset_of_the_partitioned_topic_splits_all_partitions(log: MemoryLog
     }
     read = positions(ranges_of_stream(reader, start, latest(reader, start)))
     assert read == entries(5, 4, 10) + entries(6, 0, 2) + entries(7, 0, 2)
+
+
+@pytest.mark.parametrize("option", [{"endingTime": "5"}, {"endingOffsets": "latest"}])
+def test_a_stream_refuses_an_end(log: MemoryLog, option: dict[str, str]) -> None:
+    log.topic(log.closed(5, 11))
+    named = {"metadata.url": "etcd:http://127.0.0.1:1", "topic": TOPIC}
+    with pytest.raises(PreconditionFailed, match="options of batch reads"):
+        PulsarDataSource({**named, **option}).streamReader(schema_of([]))
 
 
 # -- what comes later
