@@ -106,6 +106,14 @@ def published(times: Interval, publish_ms: int) -> bool:
     return times == Interval() or (time_ms is not None and times.has(time_ms))
 
 
+def test_a_publish_time_beyond_the_year_9999_is_null() -> None:
+    bounds = Bounds([IsNotNull(("__publishTime",))])
+    assert not bounds.left
+    times = bounds.narrowed(Window()).publish_ms
+    assert published(times, TIME_MS_MAX)
+    assert not published(times, TIME_MS_MAX + 1)
+
+
 def test_a_young_ledger_may_hold_old_messages() -> None:
     """They were sent again after an outage, or replicated: a filter has them, as Spark's has."""
     hour_ms, now_ms = 3_600_000, 1_700_000_000_000

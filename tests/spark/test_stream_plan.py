@@ -19,7 +19,12 @@ from magnetar.core.errors import PersistenceError, PreconditionFailed, TopicNotF
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
-from magnetar.managed_ledger.record import managed_ledger_key
+from magnetar.managed_ledger.record import (
+    LedgerItem,
+    ManagedLedgerRecord,
+    encode,
+    managed_ledger_key,
+)
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.ledgers import topic_log
 from magnetar_spark.log.topics import log_name
@@ -337,6 +342,25 @@ def test_a_partition_without_its_partitioned_topic_does_not_end_a_pattern(log: M
 
 
 # -- batches
+
+
+def test_a_ledger_that_is_trimmed_while_the_log_is_read_is_no_loss_to_the_earliest(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty ledger that is dropped then, or one amid the list, is in no newer record."""
+    log.topic(log.closed(5, 11), log.open(6), log.closed(7, 3))
+    log.delete(ledger_key(6))
+    real = log.store.list
+
+    async def then_dropped(prefix: str) -> Any:
+        items = (LedgerItem(5, 1, 5, 11, 1100), LedgerItem(7, 1, 5, 3, 300))
+        newer = ManagedLedgerRecord(1, 2, items)
+        await log.store.put(managed_ledger_key(log_name(parse_topic(TOPIC))), encode(newer))
+        return await real(prefix)
+
+    monkeypatch.setattr(log.store, "list", then_dropped)
+    (task,) = log.batch().tasks
+    assert positions(list(task)) == entries(5, 0, 10) + entries(7, 0, 2)
 
 
 @pytest.mark.parametrize("case", ["going", "created again", "gone"])

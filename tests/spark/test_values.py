@@ -12,10 +12,11 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from magnetar.core.errors import PersistenceError
+from magnetar.core.errors import PersistenceError, PreconditionFailed
 from magnetar.wire._pb.PulsarApi_pb2 import Schema as Wire
 from magnetar_spark.decode.payloads import Stored, payloads_of
 from magnetar_spark.log.schemas import Schema, packed, unpacked
+from magnetar_spark.offsets import parse_start
 from magnetar_spark.values import Values
 
 INT64_MAX = 2**63 - 1
@@ -161,6 +162,26 @@ def test_a_value_of_another_kind_of_schema_is_refused(kind: Any) -> None:
     with pytest.raises(PersistenceError, match=r"version 0 .* of the type Double"):
         decoded(newest, [b"12345678"], older)
     assert decoded(newest, [None], older) == [None]
+
+
+def test_a_pair_of_another_encoding_is_refused() -> None:
+    """A version may change kv.encoding.type: the bytes of a SEPARATED value are no INLINE pair."""
+    halves = {"key.schema.type": "STRING", "value.schema.type": "INT32"}
+    inline, separated = (
+        Schema(Wire.KeyValue, bytes(8), {**halves, "kv.encoding.type": encoding})
+        for encoding in ("INLINE", "SEPARATED")
+    )
+    pair = b"\0\0\0\2ab\0\0\0\4\0\0\0\7"
+    assert decoded(inline, [pair], {0: inline}) == [{"key": "ab", "value": 7}]
+    for newest, older in ((inline, separated), (separated, inline)):
+        with pytest.raises(PersistenceError, match=r"another kv\.encoding\.type"):
+            decoded(newest, [pair], {0: older, 1: newest})
+
+
+@pytest.mark.parametrize("offset", ['{"ledger": 5.7, "entry": 1}', '"5"', "[5.5, 1]", '"5:x"'])
+def test_an_offset_that_is_none_is_refused(offset: str) -> None:
+    with pytest.raises(PreconditionFailed, match="startingOffsets"):
+        parse_start({"startingoffsets": f'{{"t": {offset}}}'})
 
 
 def avro(*names: str) -> Schema:

@@ -71,12 +71,18 @@ def check_kinds(stored: Stored, kind: int) -> None:
 
     For values that do not say what they are: eight bytes are a long as well as a double.
     """
-    if not stored.known:
-        return
-    for version in np.unique(stored.versions[np.asarray(stored.values.is_valid())]).tolist():
+    for version in used_versions(stored):
         schema = stored.known.get(version)
         if schema is not None and schema.kind != kind:
             raise _other_kind(version, schema, kind)
+
+
+def used_versions(stored: Stored) -> list[int]:
+    """The versions that values were made by; none where no version is known."""
+    if not stored.known:
+        return []
+    found: list[int] = np.unique(stored.versions[np.asarray(stored.values.is_valid())]).tolist()
+    return found
 
 
 def _other_kind(version: int, schema: Schema, kind: int) -> PersistenceError:
@@ -298,7 +304,7 @@ class KeyValuePayloads(Payloads):
     """Two values in one, `key` and `value`; or the key is the message's own (SEPARATED)."""
 
     def __init__(self, schema: Schema) -> None:
-        self._separated = schema.properties.get("kv.encoding.type") == "SEPARATED"
+        self._separated = _is_separated(schema)
         key, value = _halves(schema)
         self._key = payloads_of(key) or BytesPayloads()
         self._value = payloads_of(value) or BytesPayloads()
@@ -307,7 +313,9 @@ class KeyValuePayloads(Payloads):
         )
 
     def decode(self, stored: Stored) -> pa.Array:
+        check_kinds(stored, Wire.KeyValue)
         values, keys, versions = stored.values, stored.keys, stored.versions
+        self._check_encoding(stored)
         if not self._separated:
             pairs = [_split(each) for each in values.to_pylist()]
             keys = pa.array([key for key, _ in pairs], pa.binary())
@@ -318,6 +326,20 @@ class KeyValuePayloads(Payloads):
         key = self._key.decode(Stored(keys, keys, versions, of_keys))
         value = self._value.decode(Stored(values, keys, versions, of_values))
         return pa.StructArray.from_arrays([key, value], ["key", "value"])
+
+    def _check_encoding(self, stored: Stored) -> None:
+        """A pair that was made INLINE is not to be read as SEPARATED, nor the other way round."""
+        for version in used_versions(stored):
+            schema = stored.known.get(version)
+            if schema is not None and _is_separated(schema) != self._separated:
+                raise PersistenceError(
+                    f"version {version} of the schema has another kv.encoding.type than the "
+                    "newest: set allowDifferentTopicSchemas to true to have the values as they are"
+                )
+
+
+def _is_separated(schema: Schema) -> bool:
+    return schema.properties.get("kv.encoding.type") == "SEPARATED"
 
 
 def _split(data: bytes | None) -> tuple[bytes | None, bytes | None]:

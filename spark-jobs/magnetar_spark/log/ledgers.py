@@ -38,6 +38,8 @@ from magnetar_spark.log.topics import log_name
 PROBE_BYTES: Final = 64 << 10
 """Read of an open ledger to guess its size, where its record does not tell."""
 RECORDS_AT_ONCE: Final = 64
+READS_MAX: Final = 3
+"""Of one log whose ledgers go while it is read."""
 ENTRY_BYTES_GUESS: Final = 1 << 10
 """Of an open ledger whose bookies do not answer: only the tasks' sizes depend on it."""
 
@@ -72,8 +74,8 @@ class TopicLog:
     """The ledgers of one topic that is no partitioned one, oldest first.
 
     `trimmed_to` is the greatest position that was in the log and is there no more. `gone` are the
-    ledgers that the topic's record lists and that are neither on bookies nor in files: trimmed
-    after the record was read, or lost. A log that does not exist was deleted, or never written.
+    ledgers that the topic's record lists, twice in a row, and that are neither on bookies nor in
+    files. A log that does not exist was deleted, or never written.
     """
 
     topic: TopicName
@@ -98,6 +100,18 @@ async def topic_log(log: Log, topic: TopicName, confirmed: Position | None = Non
     bookie is asked for a newer end, and none can take back the older answer. Raises
     PersistenceError if a ledger before it has no end.
     """
+    found = await _read(log, topic, confirmed)
+    for _ in range(READS_MAX - 1):
+        if not found.gone:
+            break
+        # Trimmed meanwhile: the record says so by now. Or lost, and listed again.
+        before, found = found, await _read(log, topic, confirmed)
+        if found.gone == before.gone:
+            break
+    return found
+
+
+async def _read(log: Log, topic: TopicName, confirmed: Position | None) -> TopicLog:
     described = await _described(log, topic)
     if described is None:
         return TopicLog(topic, (), EARLIEST, exists=False)
