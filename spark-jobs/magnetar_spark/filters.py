@@ -27,6 +27,7 @@ from pyspark.sql.datasource import (
 
 from magnetar.core.ids import ID_MAX
 from magnetar.core.names import TopicName
+from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar_spark.log.planning import Interval, Window
 from magnetar_spark.table import ENTRY_ID, LEDGER_ID, PARTITION, PUBLISH_TIME, TOPIC
 
@@ -52,15 +53,17 @@ class Bounds:
         if name not in (*NUMBERS, TOPIC):
             return False
         if isinstance(each, IsNotNull):
-            return True  # they never are
+            if name == PUBLISH_TIME:  # null beyond the year 9999; the others never are
+                self.intervals[name] = self.intervals[name].cut(-ID_MAX, TIME_MS_MAX)
+            return True
         if isinstance(each, In):
-            if name == PUBLISH_TIME:
+            if name == PUBLISH_TIME or not all(_comparable(name, one) for one in each.value):
                 return False
             self._among(name, each.value)
-        elif isinstance(each, StringStartsWith) and name == TOPIC:
-            self.topic_starts.append(each.value)
-        elif value is None:
+        elif value is None or not _comparable(name, value):
             return False
+        elif isinstance(each, StringStartsWith) and name == TOPIC:
+            self.topic_starts.append(value)
         elif isinstance(each, EqualTo | EqualNullSafe) and name != PUBLISH_TIME:
             self._among(name, (value,))
         elif name != TOPIC and isinstance(
@@ -87,16 +90,32 @@ class Bounds:
         )
 
     def narrowed(self, window: Window) -> Window:
-        """The window, less what the filters leave out."""
+        """The window, less what the filters leave out.
+
+        A ledger that is younger than a time may hold older messages, so only the window's own end
+        leaves such ledgers out.
+        """
         time = self.intervals[PUBLISH_TIME]
         return replace(
             window,
             publish_ms=window.publish_ms.cut(time.low, time.high),
+            ledgers_ms=window.ledgers_ms.cut(time.low, window.ledgers_ms.high),
             ledgers=self.intervals[LEDGER_ID],
             entries=self.intervals[ENTRY_ID],
             ledgers_among=self.among.get(LEDGER_ID),
             entries_among=self.among.get(ENTRY_ID),
         )
+
+
+def _comparable(name: str, value: Any) -> bool:
+    """Whether the value is of the column's type, or null: others are Spark's to convert."""
+    if value is None:
+        return True
+    if name == TOPIC:
+        return isinstance(value, str)
+    if name == PUBLISH_TIME:
+        return isinstance(value, datetime)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +140,10 @@ def _ends(each: Filter, value: Any) -> tuple[int, int]:
     return number.ceiling, number.floor  # none where it lies between two
 
 
-def _number(value: Any) -> _Value:
+def _number(value: int | datetime) -> _Value:
     """Times in ms, finer ones between two; without a zone they are in UTC."""
     if not isinstance(value, datetime):
-        return _Value(int(value), int(value))
+        return _Value(value, value)
     known = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     micros = (known - _EPOCH) // timedelta(microseconds=1)
     return _Value(micros // US_PER_MS, -(-micros // US_PER_MS))

@@ -86,7 +86,9 @@ def parse_position(value: Any) -> Position:
         if colon:
             return Position(int(ledger), int(entry))
     elif isinstance(value, Mapping) and set(value) == {"ledger", "entry"}:
-        return Position(int(value["ledger"]), int(value["entry"]))
+        numbers = value["ledger"], value["entry"]
+        if all(isinstance(each, int) for each in numbers):  # a fraction would be cut off
+            return Position(*numbers)
     elif isinstance(value, list) and all(isinstance(each, int) for each in value):
         if len(value) == 2:
             return Position(*value)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from magnetar.core.errors import PreconditionFailed
 from magnetar_spark.filters import Bounds
 from magnetar_spark.log.running import run
 from magnetar_spark.options import ReadOptions
@@ -44,6 +45,12 @@ class PulsarDataSource(DataSource):
         return kind(self._read, schema, self._values())
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
+        """Raises PreconditionFailed for options that only a batch read has."""
+        if self._read.ending is not None:
+            raise PreconditionFailed(
+                "endingOffsets and endingTime are options of batch reads: a stream has no end. "
+                "Remove them; with the trigger availableNow the query ends where the topics end"
+            )
         return PulsarStreamReader(self._read, schema, self._values())
 
     def _values(self) -> Values:

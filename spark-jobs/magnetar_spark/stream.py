@@ -1,16 +1,18 @@
 """The streaming reader: offsets, micro-batches, limits.
 
-An offset says of each topic or partition the last position that was read: `{"TOPIC": "L:E"}`, with
-`-1:-1` for nothing yet. Spark writes offsets to its checkpoint before it reads a micro-batch; the
-same offsets always mean the same entries, so a micro-batch that is repeated after a crash has the
-same rows, and a sink that knows its batches (files do) has each of them exactly once. Nothing is
-remembered but that: no subscription, no cursor, nothing in the metadata store.
+An offset has the last position that was read of each topic or partition (`stream_offsets`). Spark
+writes offsets to its checkpoint before it reads a micro-batch; the same offsets always mean the
+same entries, so a micro-batch that is repeated after a crash has the same rows, and a sink that
+knows its batches (files do) has each of them exactly once. A position in an offset is confirmed for
+good: a plan reads up to it or fails, and does not ask again where the log ends. Nothing is
+remembered but offsets: no subscription, no cursor, nothing in the metadata store.
 
 Topics and partitions that come later are read from their beginning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -22,54 +24,67 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.bookie.api import BookieError
+from magnetar.core.errors import PersistenceError, TopicNotFound
+from magnetar.core.ids import LATEST, Position
+from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName, parse_topic
 from magnetar_spark.log.access import Log, opened_log
-from magnetar_spark.log.ledgers import TopicLog, topic_end, topic_log
+from magnetar_spark.log.ledgers import TopicLog, last_before, topic_end, topic_log, topic_start
 from magnetar_spark.log.running import run
-from magnetar_spark.log.topics import resolve
-from magnetar_spark.offsets import parse_position
+from magnetar_spark.log.topics import logs_of, resolve
 from magnetar_spark.options import ReadOptions
-from magnetar_spark.planner import LogPartition, behind, plan_between
+from magnetar_spark.planner import LogPartition, before, behind, plan_between, times_from
+from magnetar_spark.stream_offsets import StreamOffset
 from magnetar_spark.tasks import record_batches
 from magnetar_spark.values import Values
 
-Offset = Mapping[str, str]
+logger: Final = get_logger("magnetar.spark.stream")
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module's text."""
+    """What Spark asks of a stream; one instance lives as long as its query runs."""
 
     def __init__(self, options: ReadOptions, schema: StructType, values: Values) -> None:
         self._options = options
         self._schema = schema
         self._values = values
-        self._target: dict[str, str] | None = None
+        self._initial: StreamOffset | None = None
+        self._target: StreamOffset | None = None
         """Of a query that ends: the ends when it began."""
 
-    def initialOffset(self) -> dict[str, str]:
-        return run(_initial(self._options))
+    def initialOffset(self) -> dict[str, Any]:
+        self._initial = run(_initial(self._options))
+        return self._initial.document()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.bytes_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
-    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return run(_latest(self._options, start, bytes_max, self._target))
+        known = StreamOffset.parse(start)
+        ends = run(_latest(self._options, known, bytes_max, self._target))
+        if ends == known.positions:
+            return start
+        began = known.positions if known == self._initial else None
+        return replace(known, positions=ends, began=began).document()
 
-    def reportLatestOffset(self) -> dict[str, str]:
-        return run(_latest(self._options, {}, None, None))
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return run(_newest(self._options)).document()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self.reportLatestOffset()
+        self._target = run(_newest(self._options))
 
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        known, ends = StreamOffset.parse(start), StreamOffset.parse(end)
+        if ends.began is not None:
+            known = replace(known, positions=ends.began)
         between = [
-            (parse_topic(name), _position(start, name), parse_position(last))
-            for name, last in end.items()
+            (parse_topic(name), known.of(name), last) for name, last in ends.positions.items()
         ]
-        return run(plan_between(self._options, between)).partitions()
+        plan = plan_between(self._options, between, times_from(ends.starting_ms))
+        return run(plan).partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):
@@ -83,67 +98,103 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing is open between two calls."""
 
 
-def _position(offset: Offset, name: str) -> Position:
-    return parse_position(offset[name]) if name in offset else EARLIEST
-
-
-async def _initial(options: ReadOptions) -> dict[str, str]:
+async def _initial(options: ReadOptions) -> StreamOffset:
     """Where a new query begins: behind the newest entry, unless the options say otherwise."""
     starting = options.starting
-    offset: dict[str, str] = {}
+    positions: dict[str, Position] = {}
     async with opened_log(options.log) as log:
         for topic in await resolve(log.store, options.topics, options.pattern):
             first = starting.of(topic) if starting else LATEST
-            if first is None:  # a time, or topics that no offset was given for
-                first = EARLIEST
             if first == LATEST:
                 last = await topic_end(log, topic)
+            elif first is None or first.ledger_id < 0:
+                # A time, topics that no offset was given for, or the earliest entry.
+                last = await topic_start(log, topic)
+            elif starting is not None and str(topic) in starting.by_topic:
+                last = before(first)
             else:
-                last = first if first == EARLIEST else Position(first[0], first[1] - 1)
-            offset[str(topic)] = str(last)
-    return offset
+                last = await last_before(log, topic, first)
+            positions[str(topic)] = last
+    return StreamOffset(positions, None if starting is None else starting.time_ms)
+
+
+async def _newest(options: ReadOptions) -> StreamOffset:
+    """Where each topic ends now; raises BookieError where that is not known."""
+    async with opened_log(options.log) as log:
+        topics = await resolve(log.store, options.topics, options.pattern)
+        return StreamOffset({str(topic): await topic_end(log, topic) for topic in topics})
 
 
 async def _latest(
     options: ReadOptions,
-    start: Offset,
+    start: StreamOffset,
     bytes_max: int | None,
-    target: Offset | None,
-) -> dict[str, str]:
-    """The newest offset, less what the limits leave for later; never before `start`."""
+    target: StreamOffset | None,
+) -> dict[str, Position]:
+    """The newest positions, less what the limits leave for later; never before `start`."""
     ends: dict[TopicName, Position] = {}
     async with opened_log(options.log) as log:
-        for topic in await resolve(log.store, options.topics, options.pattern):
+        topics = await resolve(log.store, options.topics, options.pattern)
+        for topic in topics:
             name = str(topic)
-            if target is not None and name not in target:
+            if target is not None and name not in target.positions:
                 continue
-            end = await topic_end(log, topic)
-            if target is not None:
-                end = min(end, parse_position(target[name]))
-            ends[topic] = max(end, _position(start, name))
+            read = start.of(name)
+            end = await _end(log, topic, read) if target is None else target.of(name)
+            ends[topic] = max(end, read)
         if bytes_max is not None:
             ends = await _within(log, start, ends, bytes_max)
-    latest = {str(topic): str(end) for topic, end in ends.items()}
-    # A topic that was deleted stays where it was read to.
-    return {**start, **latest}
+        kept = await _kept(log, options, start, {str(topic) for topic in topics})
+    return {**kept, **{str(topic): end for topic, end in ends.items()}}
+
+
+async def _end(log: Log, topic: TopicName, start: Position) -> Position:
+    """The topic's end, or `start` while too few bookies answer: the query waits for them."""
+    try:
+        return await topic_end(log, topic)
+    except BookieError as error:
+        logger.warning("topic waits for its bookies", topic=str(topic), error=str(error))
+        return start
+
+
+async def _kept(
+    log: Log, options: ReadOptions, start: StreamOffset, meant: set[str]
+) -> dict[str, Position]:
+    """Positions that stay: of topics that are meant, or exist and are not meant any more.
+
+    Raises PersistenceError for a topic that was deleted, or logs it with `failOnDataLoss` off:
+    nobody knows whether all of it was read.
+    """
+    kept: dict[str, Position] = {}
+    for name, position in start.positions.items():
+        if name not in meant:
+            try:
+                await logs_of(log.store, parse_topic(name))
+            except TopicNotFound:
+                lost = f"the topic was deleted, with what was behind {position}"
+                if options.fail_on_data_loss:
+                    raise PersistenceError(
+                        f"{name}: {lost}; set failOnDataLoss to false to read on without it"
+                    ) from None
+                logger.warning("entries lost", topic=name, lost=lost)
+                continue
+        kept[name] = position
+    return kept
 
 
 async def _within(
-    log: Log, start: Offset, ends: Mapping[TopicName, Position], bytes_max: int
+    log: Log, start: StreamOffset, ends: Mapping[TopicName, Position], bytes_max: int
 ) -> dict[TopicName, Position]:
     """Nearer ends, so that about `bytes_max` lie before them; each topic has its share."""
-    logs = {topic: await topic_log(log, topic) for topic in ends}
+    logs = {topic: await topic_log(log, topic, end) for topic, end in ends.items()}
     waiting = {
-        topic: _bytes_between(logs[topic], _position(start, str(topic)), end)
-        for topic, end in ends.items()
+        topic: _bytes_between(logs[topic], start.of(str(topic)), end) for topic, end in ends.items()
     }
     total = sum(waiting.values())
     if total <= bytes_max:
         return dict(ends)
     return {
-        topic: _reached(
-            logs[topic], _position(start, str(topic)), end, bytes_max * waiting[topic] / total
-        )
+        topic: _reached(logs[topic], start.of(str(topic)), end, bytes_max * waiting[topic] / total)
         for topic, end in ends.items()
     }
 

@@ -1,6 +1,7 @@
 """What a task does: reads its ranges, decodes them, yields Arrow batches in the wanted columns."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.entries import EntryDecoder, decoded
 from magnetar_spark.decode.rows import Rows
 from magnetar_spark.log.reading import EntryReader
+from magnetar_spark.log.schemas import unpacked
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.planner import LogPartition
 from magnetar_spark.values import Values
@@ -26,6 +28,8 @@ def record_batches(
     """The rows of a task."""
     keep_imports()
     arrow_schema = to_arrow_schema(schema, timezone=TIME_ZONE)
+    versions = {name: unpacked(data) for name, data in partition.schemas.items()}
+    values = replace(values, by_topic=versions)
     with EntryReader(settings, partition.bookies) as reader:
         for planned in partition.ranges:
             ranged = reader.narrowed(planned)

@@ -8,13 +8,15 @@ is true and values stay as they are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.core.errors import MagnetarError, PreconditionFailed
+from magnetar.core.names import parse_topic
 from magnetar_spark.decode.builders import Numbers
 from magnetar_spark.decode.payloads import Payloads, Stored, payloads_of
 from magnetar_spark.log.access import opened_log
@@ -26,10 +28,17 @@ from magnetar_spark.table import METADATA_TYPES, VALUE
 
 @dataclass(frozen=True)
 class Values:
-    """See the module's text. `by_topic` has all versions of each topic, by its full name."""
+    """The newest schema, and all versions of each topic that is read.
+
+    `by_topic` is by full names, partitioned topics' without the partition; a task fills it in.
+    """
 
     newest: Schema | None = None
-    by_topic: Mapping[str, Mapping[int, Schema]] | None = None
+    by_topic: Mapping[str, Mapping[int, Schema]] = field(default_factory=dict)
+
+    def __reduce__(self) -> tuple[type["Values"], tuple[Any, ...]]:
+        """Decoders stay in their process."""
+        return Values, (self.newest, self.by_topic)
 
     @cached_property
     def _payloads(self) -> Payloads | None:
@@ -66,7 +75,7 @@ class Values:
         payloads = self._payloads
         if payloads is None:
             return {}
-        known = (self.by_topic or {}).get(topic, {})
+        known = self.by_topic.get(str(parse_topic(topic).base), {})
         decoded = payloads.decode(Stored(values, keys, versions, known))
         if not isinstance(payloads.spark_type, StructType):
             return {VALUE: decoded.cast(schema.field(VALUE).type)}
@@ -79,10 +88,10 @@ async def described_values(options: ReadOptions) -> Values:
     if options.raw_values:
         return Values()
     newest: Schema | None = None
-    by_topic: dict[str, Mapping[int, Schema]] = {}
     first = ""
     async with opened_log(options.log) as log:
-        for topic in await resolve(log.store, options.topics, options.pattern):
+        topics = await resolve(log.store, options.topics, options.pattern)
+        for topic in dict.fromkeys(topic.base for topic in topics):
             found = await topic_schemas(log.store, topic)
             latest = found.versions.get(found.latest)
             if first and latest != newest:
@@ -91,9 +100,8 @@ async def described_values(options: ReadOptions) -> Values:
                     "allowDifferentTopicSchemas to true and decode the values yourself"
                 )
             newest, first = latest, str(topic)
-            by_topic[str(topic)] = found.versions
     try:
-        values = Values(newest, by_topic)
+        values = Values(newest)
         values.spark_fields()
     except MagnetarError as error:
         raise PreconditionFailed(

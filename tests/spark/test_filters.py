@@ -20,9 +20,13 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from magnetar.core.ids import EARLIEST
 from magnetar.core.names import parse_topic
+from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.offload.file_layout import TIME_MS_MAX, time_or_none
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.planning import Window
+from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
+from magnetar_spark.log.planning import CLOCKS_APART_MS, Interval, Window, ranges_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ["persistent://a/b/t-partition-0", "persistent://a/b/t-partition-1", "persistent://a/b/c"]
@@ -44,7 +48,7 @@ def filters(draw: st.DrawFn) -> Filter:
     kind = draw(st.sampled_from([*COMPARED, In, IsNotNull, StringStartsWith]))
     values = TIMES if column == "__publishTime" else SMALL
     if kind is In:
-        return In((column,), tuple(draw(st.lists(values, max_size=3))))
+        return In((column,), tuple(draw(st.lists(st.none() | values, max_size=3))))
     if kind is IsNotNull:
         return IsNotNull((column,))
     if kind is StringStartsWith:
@@ -55,8 +59,8 @@ def filters(draw: st.DrawFn) -> Filter:
 
 def passes(each: Filter, row: dict[str, Any]) -> bool:
     value = row[each.attribute[0]]  # type: ignore[attr-defined]
-    if isinstance(each, IsNotNull):
-        return True
+    if isinstance(each, IsNotNull) or value is None:
+        return value is not None  # no comparison with null is true
     if isinstance(each, In):
         return value in each.value
     if isinstance(each, StringStartsWith):
@@ -69,7 +73,7 @@ def passes(each: Filter, row: dict[str, Any]) -> bool:
     st.sampled_from(TOPICS),
     st.integers(0, 3),
     st.integers(0, 3),
-    st.integers(0, 5),
+    st.integers(0, 5) | st.sampled_from([TIME_MS_MAX, TIME_MS_MAX + 1, 2**64 - 1]),
 )
 def test_what_is_taken_is_kept_exactly(
     given_filters: list[Filter], topic: str, ledger: int, entry: int, publish_ms: int
@@ -82,17 +86,44 @@ def test_what_is_taken_is_kept_exactly(
         and window.has_ledger(ledger)
         and window.entries.has(entry)
         and (window.entries_among is None or entry in window.entries_among)
-        and window.publish_ms.has(publish_ms)
+        and published(window.publish_ms, publish_ms)
     )
+    time_ms = time_or_none(publish_ms)
     row = {
         "__topic": topic,
         "__partition": name.partition_index,
         "__ledgerId": ledger,
         "__entryId": entry,
-        "__publishTime": EPOCH + timedelta(milliseconds=publish_ms),
+        "__publishTime": None if time_ms is None else EPOCH + timedelta(milliseconds=time_ms),
     }
     taken = [each for each in given_filters if not any(each is left for left in bounds.left)]
     assert kept == all(passes(each, row) for each in taken)
+
+
+def published(times: Interval, publish_ms: int) -> bool:
+    """Whether the entry is decoded (`EntryDecoder`)."""
+    time_ms = time_or_none(publish_ms)
+    return times == Interval() or (time_ms is not None and times.has(time_ms))
+
+
+def test_a_publish_time_beyond_the_year_9999_is_null() -> None:
+    bounds = Bounds([IsNotNull(("__publishTime",))])
+    assert not bounds.left
+    times = bounds.narrowed(Window()).publish_ms
+    assert published(times, TIME_MS_MAX)
+    assert not published(times, TIME_MS_MAX + 1)
+
+
+def test_a_young_ledger_may_hold_old_messages() -> None:
+    """They were sent again after an outage, or replicated: a filter has them, as Spark's has."""
+    hour_ms, now_ms = 3_600_000, 1_700_000_000_000
+    young = LedgerSpan(LedgerMetadata(5, (), now_ms), 9, 1000, now_ms, 0)
+    log = TopicLog(parse_topic(TOPICS[2]), (young,), EARLIEST)
+    old = EPOCH + timedelta(milliseconds=now_ms - hour_ms)
+    filtered = Bounds([LessThan(("__publishTime",), old)]).narrowed(Window())
+    assert [each.last for each in ranges_of(log, filtered, 1 << 20)] == [9]
+    ending = Interval().cut(0, now_ms - CLOCKS_APART_MS - 1)
+    assert not list(ranges_of(log, Window(publish_ms=ending, ledgers_ms=ending), 1 << 20))
 
 
 def test_other_filters_are_left_to_spark() -> None:
@@ -103,5 +134,11 @@ def test_other_filters_are_left_to_spark() -> None:
         EqualTo(("__messageProperties", "__ledgerId"), 1),
         GreaterThan(("__topic",), "a"),
         EqualTo(("__ledgerId",), None),
+        LessThan(("__ledgerId",), 5.5),
+        In(("__entryId",), (1, 1.5)),
+        EqualTo(("__entryId",), True),
+        GreaterThan(("__publishTime",), 5),
+        EqualTo(("__topic",), 5),
+        StringStartsWith(("__topic",), None),  # type: ignore[arg-type]
     ]
     assert Bounds(others).left == others

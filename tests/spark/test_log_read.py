@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -124,7 +125,8 @@ def test_filters_and_options_prune_ledgers(log: Log, client: pulsar.Client, topi
     assert planned(EqualTo(("__topic",), "persistent://public/default/other")) == set()
     hour_ms = 3_600_000
     now_ms = SystemClock().now_ms()
-    assert planned(GreaterThan(("__publishTime",), now_ms + hour_ms)) <= {ledgers[-1]}
+    in_an_hour = datetime.now(UTC) + timedelta(hours=1)
+    assert planned(GreaterThan(("__publishTime",), in_an_hour)) <= {ledgers[-1]}
     assert planned(startingTime=str(now_ms + hour_ms)) <= {ledgers[-1]}
     assert planned(endingTime=str(now_ms - hour_ms)) == set()
     first = f'{{"{topic}": "{ledgers[1]}:3"}}'

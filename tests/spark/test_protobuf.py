@@ -258,8 +258,10 @@ def test_what_does_not_parse_is_an_error() -> None:
     too_large = of_one(one(F.TYPE_UINT64), 2**63)
     with pytest.raises(PersistenceError, match="not as its Protobuf schema says"):
         by_versions(schema, {0: one(F.TYPE_UINT64)}, (0, too_large))
-    with pytest.raises(PersistenceError, match="version 7 of the schema is not in the registry"):
+    with pytest.raises(PersistenceError, match="version 7 of the schema is of the type Avro"):
         by_versions(schema, {7: Schema(Wire.Avro, b"{}")}, (7, b""))
+    with pytest.raises(PersistenceError, match="version 7 of the schema is not in the registry"):
+        by_versions(schema, {}, (7, b""))
     with pytest.raises(PersistenceError, match="cannot be used"):
         by_versions(schema, {7: Schema(Wire.ProtobufNative, b"{}")}, (7, b""))
 

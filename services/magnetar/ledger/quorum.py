@@ -104,6 +104,16 @@ def fence_covers(size: int, write_quorum: int, ack_quorum: int, fenced: Containe
     )
 
 
+def answers_cover(metadata: LedgerMetadata, answered: Collection[BookieIdentity]) -> bool:
+    """Whether every confirmed entry of the last ensemble is on one of these of its bookies.
+
+    Without coverage the ledger may have entries that none of them has.
+    """
+    bookies = metadata.ensembles[-1].bookies
+    slots = {slot for slot, one in enumerate(bookies) if one in answered}
+    return fence_covers(len(bookies), metadata.write_quorum, metadata.ack_quorum, slots)
+
+
 def absence_needs(size: int, write_quorum: int, ack_quorum: int) -> int:
     """How many of a write set must be certain that an entry is not there, for it not to be."""
     return min(write_quorum, size) - ack_quorum + 1

@@ -1,4 +1,4 @@
-"""Spark's types for Avro's, which describe JSON values as well. Pure.
+"""Spark's types, and those of JSON values, for Avro's. Pure.
 
 Dates, timestamps and decimals are what they are called; other logical types are the numbers or
 bytes below them. A union of null and one type is that type; other unions and types that contain
@@ -6,8 +6,9 @@ themselves have no column.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
+import msgspec
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -28,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from magnetar.core.errors import PreconditionFailed
+from magnetar_spark.decode.avro_schema import DATE, DECIMAL, Logical, Node
 
 PLAIN: Final[Mapping[str, DataType]] = {
     "null": NullType(),
@@ -41,91 +43,86 @@ PLAIN: Final[Mapping[str, DataType]] = {
     "string": StringType(),
     "enum": StringType(),
 }
-LOGICAL: Final[Mapping[str, DataType]] = {
-    "date": DateType(),
-    "timestamp-millis": TimestampType(),
-    "timestamp-micros": TimestampType(),
+DIGITS_MAX: Final = 38
+"""Of Spark's decimals."""
+JSON_PLAIN: Final[Mapping[str, Any]] = {
+    "null": None,
+    "boolean": bool,
+    "int": Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)],
+    "long": Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
+    "float": float,
+    "double": float,
+    "bytes": bytes,
+    "fixed": bytes,
+    "string": str,
+    "enum": str,
 }
-DECIMAL: Final = "decimal"
+"""msgspec takes no number with a fraction for an integer, and bytes in base64."""
 
 
-def without_unknown_logical_types(definition: Any, *, all_of_them: bool = False) -> Any:
-    """The definition, in which only the logical types stay that have a type in Spark."""
-    if isinstance(definition, list):
-        return [without_unknown_logical_types(each, all_of_them=all_of_them) for each in definition]
-    if not isinstance(definition, dict):
-        return definition
-    known = (*LOGICAL, DECIMAL)
-    return {
-        key: without_unknown_logical_types(value, all_of_them=all_of_them)
-        if key in ("type", "items", "values", "fields")
-        else value
-        for key, value in definition.items()
-        if key != "logicalType" or (value in known and not all_of_them)
-    }
-
-
-def spark_type_of(definition: Any) -> DataType:
+def spark_type_of(node: Node, *, logical_types: bool = True) -> DataType:
     """Raises PreconditionFailed naming what has no type in Spark."""
-    return _Names().type_of(definition)
+    return _Types(logical_types=logical_types).type_of(node)
 
 
-class _Names:
-    """Types that were defined with a name may be referred to by it."""
+class _Types:
+    """One conversion; remembers the records that it is within."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, DataType | None] = {}
+    def __init__(self, *, logical_types: bool) -> None:
+        self._logical_types = logical_types
+        self._within: list[Node] = []
 
-    def type_of(self, definition: Any) -> DataType:
-        if isinstance(definition, list):
-            return self._union(definition)
-        if isinstance(definition, str):
-            return self._by_name(definition)
-        kind = definition.get("type")
-        if isinstance(kind, dict | list):
-            return self.type_of(kind)
-        logical = definition.get("logicalType")
-        if logical == DECIMAL:
-            return DecimalType(int(definition["precision"]), int(definition.get("scale", 0)))
-        if logical in LOGICAL:
-            return LOGICAL[logical]
-        if kind == "record":
-            return self._record(definition)
-        if kind == "array":
-            return ArrayType(self.type_of(definition["items"]))
-        if kind == "map":
-            return MapType(StringType(), self.type_of(definition["values"]))
-        found = self._by_name(kind)
-        if kind in ("enum", "fixed"):
-            self._name(definition, found)
-        return found
+    def type_of(self, node: Node) -> DataType:
+        if node.kind == "union":
+            return self.type_of(only_branch(node))
+        if node.logical is not None and self._logical_types:
+            return _logical_type(node.logical)
+        if node.kind == "record":
+            return self._record(node)
+        if node.kind == "array":
+            return ArrayType(self.type_of(node.element))
+        if node.kind == "map":
+            return MapType(StringType(), self.type_of(node.element))
+        return PLAIN[node.kind]
 
-    def _record(self, definition: Mapping[str, Any]) -> StructType:
-        self._name(definition, None)
-        fields = [
-            StructField(field["name"], self.type_of(field["type"]))
-            for field in definition["fields"]
-        ]
-        made = StructType(fields)
-        self._name(definition, made)
-        return made
+    def _record(self, node: Node) -> StructType:
+        if any(node is each for each in self._within):
+            raise PreconditionFailed(f"the type '{node.name}' contains itself")
+        self._within.append(node)
+        fields = [StructField(each.name, self.type_of(each.node)) for each in node.fields]
+        self._within.pop()
+        return StructType(fields)
 
-    def _name(self, definition: Mapping[str, Any], made: DataType | None) -> None:
-        name = definition.get("name", "")
-        self._known[name] = made
-        if space := definition.get("namespace"):
-            self._known[f"{space}.{name}"] = made
 
-    def _by_name(self, name: str) -> DataType:
-        if name in PLAIN:
-            return PLAIN[name]
-        found = self._known.get(name) or self._known.get(name.rpartition(".")[2])
-        if found is None:
-            raise PreconditionFailed(f"the type '{name}' is unknown, or contains itself")
-        return found
+def only_branch(node: Node) -> Node:
+    """The one type beside null; raises PreconditionFailed where there are more, or none."""
+    rest = node.without_null()
+    if len(rest) != 1:
+        raise PreconditionFailed(f"a union of {len(rest)} types beside null has no column")
+    return rest[0]
 
-    def _union(self, kinds: list[Any]) -> DataType:
-        rest = [kind for kind in kinds if kind != "null"]
-        if len(rest) != 1:
-            raise PreconditionFailed(f"a union of {len(rest)} types beside null has no column")
-        return self.type_of(rest[0])
+
+def _logical_type(logical: Logical) -> DataType:
+    if logical.name == DECIMAL:
+        if logical.precision > DIGITS_MAX:
+            raise PreconditionFailed(f"{logical} has more than the {DIGITS_MAX} digits of Spark's")
+        return DecimalType(logical.precision, logical.scale)
+    return DateType() if logical.name == DATE else TimestampType()
+
+
+def json_type_of(node: Node) -> Any:
+    """What msgspec decodes a JSON value as; of a type that has a type in Spark.
+
+    Every value may be null, and every field missing, as Jackson has it.
+    """
+    if node.kind == "union":
+        return json_type_of(only_branch(node))
+    if node.kind == "record":
+        kinds = {each.name: json_type_of(each.node) for each in node.fields}
+        return TypedDict("Row", kinds, total=False) | None  # type: ignore[operator]
+    if node.kind == "array":
+        return list[json_type_of(node.element)] | None  # type: ignore[misc]
+    if node.kind == "map":
+        return dict[str, json_type_of(node.element)] | None  # type: ignore[misc]
+    kind = JSON_PLAIN[node.kind]
+    return None if kind is None else kind | None

@@ -87,8 +87,8 @@ class Chunks:
                     continue
                 parts.setdefault(metadata.chunk_id, data[start.payload_start :])
                 if metadata.chunk_id == 0:
-                    if len(parts) < number:
-                        return None
+                    if any(each not in parts for each in range(number)):
+                        return None  # one was never sent: incomplete for good
                     first = _id_of(ledger_id, entry_id)
                     return _Message(first, [parts[each] for each in range(number)])
             if size > LOOK_BACK_BYTES_MAX:

@@ -23,7 +23,9 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 
 from magnetar.core.errors import PersistenceError, PreconditionFailed
 from magnetar.wire._pb.PulsarApi_pb2 import Schema as Wire
-from magnetar_spark.decode.avro_types import spark_type_of, without_unknown_logical_types
+from magnetar_spark.decode import avro_schema
+from magnetar_spark.decode.avro_types import json_type_of, spark_type_of
+from magnetar_spark.decode.avro_values import conversion
 from magnetar_spark.decode.builders import Numbers
 from magnetar_spark.decode.primitives import PRIMITIVES
 from magnetar_spark.decode.protobuf_rows import row_of
@@ -32,6 +34,10 @@ from magnetar_spark.log.schemas import Schema
 
 NO_VERSION: Final = -1
 _LENGTH_BYTES: Final = 4
+
+_NAMES: Final[dict[int, str]] = {number: name for name, number in Wire.Type.items()}
+_MALFORMED: Final = (EOFError, LookupError, ValueError, TypeError, ArithmeticError)
+"""What fastavro raises where bytes are not as their schema says."""
 
 Versions = Mapping[int, Schema]
 
@@ -60,6 +66,43 @@ class Payloads(ABC):
         """An array of `arrow_type`; raises PersistenceError."""
 
 
+def check_kinds(stored: Stored, kind: int) -> None:
+    """Raises PersistenceError if a value was made by a schema of another kind.
+
+    For values that do not say what they are: eight bytes are a long as well as a double.
+    """
+    for version in used_versions(stored):
+        schema = stored.known.get(version)
+        if schema is not None and schema.kind != kind:
+            raise _other_kind(version, schema, kind)
+
+
+def used_versions(stored: Stored) -> list[int]:
+    """The versions that values were made by; none where no version is known."""
+    if not stored.known:
+        return []
+    found: list[int] = np.unique(stored.versions[np.asarray(stored.values.is_valid())]).tolist()
+    return found
+
+
+def _other_kind(version: int, schema: Schema, kind: int) -> PersistenceError:
+    return PersistenceError(
+        f"version {version} of the schema is of the type {_NAMES[schema.kind]}, and the columns "
+        f"are of {_NAMES[kind]}: set allowDifferentTopicSchemas to true to have the values as "
+        "they are"
+    )
+
+
+def _written_by(version: int, known: Versions, kind: int) -> Schema:
+    """The schema of a message; raises PersistenceError."""
+    schema = known.get(version)
+    if schema is None:
+        raise PersistenceError(f"version {version} of the schema is not in the registry")
+    if schema.kind != kind:
+        raise _other_kind(version, schema, kind)
+    return schema
+
+
 def payloads_of(schema: Schema) -> Payloads | None:
     """None where values of this schema are left as they are; raises PreconditionFailed."""
     kind = schema.kind
@@ -84,6 +127,7 @@ class TextPayloads(Payloads):
     spark_type = StringType()
 
     def decode(self, stored: Stored) -> pa.Array:
+        check_kinds(stored, Wire.String)
         try:
             return stored.values.cast(pa.utf8())
         except pa.ArrowInvalid as error:
@@ -94,10 +138,12 @@ class PrimitivePayloads(Payloads):
     """Numbers and times of a fixed width."""
 
     def __init__(self, kind: int) -> None:
+        self._kind = kind
         self._primitive = PRIMITIVES[kind]
         self.spark_type = self._primitive.spark_type
 
     def decode(self, stored: Stored) -> pa.Array:
+        check_kinds(stored, self._kind)
         values, width = stored.values, self._primitive.width
         full = values.drop_null()
         raw = full.to_pylist()
@@ -111,14 +157,19 @@ class PrimitivePayloads(Payloads):
 
 
 class JsonPayloads(Payloads):
-    """JSON documents of a record, which Pulsar describes in Avro's words."""
+    """JSON documents of a record, which Pulsar describes in Avro's words.
+
+    Bytes are text in base64, as Java's and Go's clients write them.
+    """
 
     def __init__(self, schema: Schema) -> None:
-        definition = without_unknown_logical_types(_definition(schema), all_of_them=True)
-        self.spark_type = spark_type_of(definition)
+        node = avro_schema.parse(_definition(schema))
+        self.spark_type = spark_type_of(node, logical_types=False)
+        self._document = msgspec.json.Decoder(json_type_of(node))
 
     def decode(self, stored: Stored) -> pa.Array:
-        decode = msgspec.json.decode
+        check_kinds(stored, Wire.Json)
+        decode = self._document.decode
         try:
             rows = [None if each is None else decode(each) for each in stored.values.to_pylist()]
             return pa.array(rows, self.arrow_type)
@@ -127,39 +178,60 @@ class JsonPayloads(Payloads):
 
 
 class AvroPayloads(Payloads):
-    """Avro records without a header: the message says the version of the schema."""
+    """Avro records without a header: the message says the version of the schema.
+
+    They are read without logical types, which the newest version's apply to afterwards
+    (`avro_values`).
+    """
 
     def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._node = avro_schema.parse(_definition(schema))
+        self.spark_type = spark_type_of(self._node)
         self._reader = _parsed(schema)
-        self.spark_type = spark_type_of(_definition(schema))
-        self._writers: dict[int, Any] = {NO_VERSION: self._reader}
+        self._reads: dict[bytes, Callable[[bytes], Any]] = {}
+        """By the definition that a message was made by: numbers of versions are a topic's own."""
 
     def decode(self, stored: Stored) -> pa.Array:
         rows: list[Any] = []
-        values, versions, known = stored.values, stored.versions, stored.known
-        read = fastavro.schemaless_reader
+        values, versions = stored.values, stored.versions
+        by_version: dict[int, Callable[[bytes], Any]] = {}
         try:
             for data, version in zip(values.to_pylist(), versions.tolist(), strict=True):
                 if data is None:
                     rows.append(None)
                     continue
-                writer = self._writers.get(version)
-                if writer is None:
-                    writer = self._writers[version] = self._writer(version, known)
-                same = writer is self._reader
-                rows.append(read(BytesIO(data), writer, None if same else self._reader))
+                read = by_version.get(version)
+                if read is None:
+                    read = by_version[version] = self._read_of(version, stored.known)
+                rows.append(read(data))
             return pa.array(rows, self.arrow_type)
-        except (EOFError, ValueError, TypeError, IndexError, pa.ArrowException) as error:
+        except (*_MALFORMED, pa.ArrowException) as error:
             raise PersistenceError(f"a value is not as its Avro schema says: {error}") from error
-        except fastavro.schema.SchemaParseException as error:
+        except fastavro.read.SchemaResolutionError as error:
+            raise PersistenceError(
+                f"an older version of the Avro schema cannot be read as the newest: {error}; set "
+                "allowDifferentTopicSchemas to true to have the values as they are"
+            ) from error
+        except (PreconditionFailed, fastavro.schema.SchemaParseException) as error:
             raise PersistenceError(f"an Avro schema cannot be used: {error}") from error
 
-    def _writer(self, version: int, known: Versions) -> Any:
-        schema = known.get(version)
-        if schema is None or schema.kind != Wire.Avro:
-            raise PersistenceError(f"version {version} of the schema is not in the registry")
+    def _read_of(self, version: int, known: Versions) -> Callable[[bytes], Any]:
+        known = {**known, NO_VERSION: self._schema}
+        schema = _written_by(version, known, Wire.Avro)
+        read = self._reads.get(schema.data)
+        if read is None:
+            read = self._reads[schema.data] = self._read_by(schema)
+        return read
+
+    def _read_by(self, schema: Schema) -> Callable[[bytes], Any]:
         writer = _parsed(schema)
-        return self._reader if writer == self._reader else writer
+        reader = None if writer == self._reader else self._reader
+        step = conversion(avro_schema.parse(_definition(schema)), self._node)
+        plain = fastavro.schemaless_reader
+        if step is None:
+            return lambda data: plain(BytesIO(data), writer, reader)
+        return lambda data: step(plain(BytesIO(data), writer, reader))
 
 
 class ProtobufPayloads(Payloads):
@@ -169,7 +241,8 @@ class ProtobufPayloads(Payloads):
         self._schema = schema
         self._reader = root_message(schema.data)
         self.spark_type = struct_of(self._reader)
-        self._rows = {NO_VERSION: self._read_by(self._reader)}
+        self._rows: dict[bytes, Callable[[bytes], dict[str, Any]]] = {}
+        """By the definition that a message was made by: numbers of versions are a topic's own."""
 
     def __reduce__(self) -> tuple[type["ProtobufPayloads"], tuple[Schema]]:
         """Descriptors stay in their process."""
@@ -177,15 +250,16 @@ class ProtobufPayloads(Payloads):
 
     def decode(self, stored: Stored) -> pa.Array:
         rows: list[Any] = []
-        values, versions, known = stored.values, stored.versions, stored.known
+        values, versions = stored.values, stored.versions
+        by_version: dict[int, Callable[[bytes], dict[str, Any]]] = {}
         try:
             for data, version in zip(values.to_pylist(), versions.tolist(), strict=True):
                 if data is None:
                     rows.append(None)
                     continue
-                read = self._rows.get(version)
+                read = by_version.get(version)
                 if read is None:
-                    read = self._rows[version] = self._read_by(self._writer(version, known))
+                    read = by_version[version] = self._read_of(version, stored.known)
                 rows.append(read(data))
             return pa.array(rows, self.arrow_type)
         except (DecodeError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
@@ -206,11 +280,15 @@ class ProtobufPayloads(Payloads):
 
         return read
 
-    def _writer(self, version: int, known: Versions) -> Descriptor:
-        schema = known.get(version)
-        if schema is None or schema.kind != Wire.ProtobufNative:
-            raise PersistenceError(f"version {version} of the schema is not in the registry")
-        return self._reader if schema == self._schema else root_message(schema.data)
+    def _read_of(self, version: int, known: Versions) -> Callable[[bytes], dict[str, Any]]:
+        known = {**known, NO_VERSION: self._schema}
+        schema = _written_by(version, known, Wire.ProtobufNative)
+        read = self._rows.get(schema.data)
+        if read is None:
+            same = schema.data == self._schema.data
+            writer = self._reader if same else root_message(schema.data)
+            read = self._rows[schema.data] = self._read_by(writer)
+        return read
 
 
 class BytesPayloads(Payloads):
@@ -226,7 +304,7 @@ class KeyValuePayloads(Payloads):
     """Two values in one, `key` and `value`; or the key is the message's own (SEPARATED)."""
 
     def __init__(self, schema: Schema) -> None:
-        self._separated = schema.properties.get("kv.encoding.type") == "SEPARATED"
+        self._separated = _is_separated(schema)
         key, value = _halves(schema)
         self._key = payloads_of(key) or BytesPayloads()
         self._value = payloads_of(value) or BytesPayloads()
@@ -235,7 +313,9 @@ class KeyValuePayloads(Payloads):
         )
 
     def decode(self, stored: Stored) -> pa.Array:
+        check_kinds(stored, Wire.KeyValue)
         values, keys, versions = stored.values, stored.keys, stored.versions
+        self._check_encoding(stored)
         if not self._separated:
             pairs = [_split(each) for each in values.to_pylist()]
             keys = pa.array([key for key, _ in pairs], pa.binary())
@@ -246,6 +326,20 @@ class KeyValuePayloads(Payloads):
         key = self._key.decode(Stored(keys, keys, versions, of_keys))
         value = self._value.decode(Stored(values, keys, versions, of_values))
         return pa.StructArray.from_arrays([key, value], ["key", "value"])
+
+    def _check_encoding(self, stored: Stored) -> None:
+        """A pair that was made INLINE is not to be read as SEPARATED, nor the other way round."""
+        for version in used_versions(stored):
+            schema = stored.known.get(version)
+            if schema is not None and _is_separated(schema) != self._separated:
+                raise PersistenceError(
+                    f"version {version} of the schema has another kv.encoding.type than the "
+                    "newest: set allowDifferentTopicSchemas to true to have the values as they are"
+                )
+
+
+def _is_separated(schema: Schema) -> bool:
+    return schema.properties.get("kv.encoding.type") == "SEPARATED"
 
 
 def _split(data: bytes | None) -> tuple[bytes | None, bytes | None]:
@@ -289,6 +383,6 @@ def _definition(schema: Schema) -> Any:
 
 def _parsed(schema: Schema) -> Any:
     try:
-        return fastavro.parse_schema(without_unknown_logical_types(_definition(schema)))
+        return fastavro.parse_schema(avro_schema.without_logical_types(_definition(schema)))
     except (fastavro.schema.SchemaParseException, ValueError, KeyError, TypeError) as error:
         raise PreconditionFailed(f"its definition is no Avro schema: {error!r}") from error

@@ -1,6 +1,7 @@
 """Values of a fixed width: numbers and times as Pulsar's clients write them, big-endian.
 
 Times of a day stay numbers: TIME in ms, LOCAL_TIME in ns. What is finer than microseconds is cut.
+A time beyond the years 1 to 9999 raises PersistenceError.
 """
 
 from collections.abc import Callable
@@ -23,13 +24,24 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from magnetar.core.errors import PersistenceError
 from magnetar.wire._pb.PulsarApi_pb2 import Schema as Wire
+from magnetar_spark.decode.builders import Numbers
+from magnetar_spark.decode.times import (
+    DAYS_MAX,
+    DAYS_MIN,
+    MS_PER_DAY,
+    S_PER_DAY,
+    US_MAX,
+    US_MIN,
+    US_PER_MS,
+    US_PER_S,
+    within,
+)
 
-US_PER_MS: Final = 1000
-US_PER_S: Final = 1_000_000
-US_PER_DAY: Final = 86_400 * US_PER_S
-MS_PER_DAY: Final = 86_400_000
-NS_PER_US: Final = 1000
+US_PER_DAY: Final = S_PER_DAY * US_PER_S
+NS_PER_US: Final = 1_000
+NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -50,31 +62,47 @@ def _boolean(raw: bytes) -> pa.Array:
     return pa.array(np.frombuffer(raw, np.uint8) != 0)
 
 
-def _longs(raw: bytes) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _longs(raw: bytes) -> Numbers:
     return np.frombuffer(raw, ">i8").astype(np.int64)
 
 
 def _timestamp(raw: bytes) -> pa.Array:
-    return pa.array(_longs(raw) * US_PER_MS).cast(pa.timestamp("us", tz="UTC"))
+    values = within(_longs(raw), US_MIN // US_PER_MS, US_MAX // US_PER_MS, "ms")
+    return pa.array(values * US_PER_MS).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _instant(raw: bytes) -> pa.Array:
     parts = np.frombuffer(raw, np.dtype([("s", ">i8"), ("ns", ">i4")]))
-    micros = parts["s"].astype(np.int64) * US_PER_S + parts["ns"].astype(np.int64) // NS_PER_US
+    seconds = within(parts["s"].astype(np.int64), US_MIN // US_PER_S, US_MAX // US_PER_S, "s")
+    nanos = _nanos(parts["ns"].astype(np.int64), NS_PER_S)
+    micros = seconds * US_PER_S + nanos // NS_PER_US
     return pa.array(micros).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _date(raw: bytes) -> pa.Array:
-    return pa.array((_longs(raw) // MS_PER_DAY).astype(np.int32)).cast(pa.date32())
+    return _days(_longs(raw) // MS_PER_DAY)
 
 
 def _local_date(raw: bytes) -> pa.Array:
-    return pa.array(_longs(raw).astype(np.int32)).cast(pa.date32())
+    return _days(_longs(raw))
+
+
+def _days(values: Numbers) -> pa.Array:
+    return pa.array(within(values, DAYS_MIN, DAYS_MAX, "days").astype(np.int32)).cast(pa.date32())
 
 
 def _local_date_time(raw: bytes) -> pa.Array:
     pairs = _longs(raw).reshape(-1, 2)
-    return pa.array(pairs[:, 0] * US_PER_DAY + pairs[:, 1] // NS_PER_US).cast(pa.timestamp("us"))
+    days = within(pairs[:, 0], DAYS_MIN, DAYS_MAX, "days")
+    nanos = _nanos(pairs[:, 1], NS_PER_S * S_PER_DAY)
+    return pa.array(days * US_PER_DAY + nanos // NS_PER_US).cast(pa.timestamp("us"))
+
+
+def _nanos(values: Numbers, end: int) -> Numbers:
+    """Of a second or a day; raises PersistenceError."""
+    if ((values < 0) | (values >= end)).any():
+        raise PersistenceError(f"a time has nanoseconds that are not from 0 to {end - 1}")
+    return values
 
 
 PRIMITIVES: Final[dict[int, Primitive]] = {

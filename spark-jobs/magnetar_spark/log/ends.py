@@ -11,16 +11,22 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from magnetar.bookie.api import BookieError, LedgerEnd, NoSuchLedger
+from magnetar.bookie.api import (
+    BookieError,
+    BookieIdentity,
+    BookieUnavailable,
+    LedgerEnd,
+    NoSuchLedger,
+)
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
 from magnetar.ledger.asking import ask_end
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.quorum import striped
+from magnetar.ledger.quorum import answers_cover, striped
 
 LATER_ANSWERS_S: Final = 0.25
-"""After the first answer, others are waited for so long: each of them is a lower bound."""
+"""After the answers cover the ack quorum: each further answer may raise the lower bound."""
 ADMIN_TIMEOUT_S: Final = 10.0
 REDIRECTS_MAX: Final = 4
 
@@ -38,17 +44,23 @@ class End:
 
 
 async def end_of(context: LedgerContext, metadata: LedgerMetadata) -> End:
-    """Raises BookieError where no bookie of the last ensemble answers."""
+    """Asks the last ensemble until its answers cover the ack quorum, then briefly for more.
+
+    Raises BookieError if they do not: a bookie that does not answer may have entries that the
+    others do not have, so no end that is computed without it bounds what was receipted. A bookie
+    that has no such ledger counts as an answer: it has no entry of it.
+    """
     if metadata.state is LedgerState.CLOSED:
         return End(metadata.last_entry, metadata.last_entry, metadata.length_bytes)
     last = metadata.ensembles[-1]
-    tasks = [
-        asyncio.ensure_future(ask_end(context, metadata.ledger_id, one, fence=False))
+    tasks = {
+        asyncio.ensure_future(ask_end(context, metadata.ledger_id, one, fence=False)): one
         for one in last.bookies
-    ]
+    }
     answers: list[LedgerEnd] = []
-    failure: BookieError | None = None
-    waiting, delay, empty = set(tasks), None, False
+    answered: set[BookieIdentity] = set()
+    failures: list[BookieError] = []
+    waiting, delay = set(tasks), None
     try:
         while waiting:
             done, waiting = await asyncio.wait(
@@ -56,19 +68,25 @@ async def end_of(context: LedgerContext, metadata: LedgerMetadata) -> End:
             )
             if not done:
                 break
-            for answer in (task.result() for task in done):
+            for task in done:
+                answer = task.result()
                 if isinstance(answer, LedgerEnd):
                     answers.append(answer)
-                    delay = LATER_ANSWERS_S
-                elif isinstance(answer, NoSuchLedger):
-                    empty = True
-                else:
-                    failure = answer
+                elif not isinstance(answer, NoSuchLedger):
+                    failures.append(answer)
+                    continue
+                answered.add(tasks[task])
+            if answers_cover(metadata, answered):
+                delay = LATER_ANSWERS_S
     finally:
         for task in tasks:
             task.cancel()
-    if not answers and not empty and failure is not None:
-        raise failure
+    if not answers_cover(metadata, answered):
+        raise BookieUnavailable(
+            f"where ledger {metadata.ledger_id} ends is not known: too few bookies of "
+            f"{', '.join(one.bookie_id for one in last.bookies)} answer ({failures[0]}); try again "
+            "once they are back"
+        )
     before = last.first_entry - 1
     whole = not striped(len(last.bookies), metadata.write_quorum) and not before >= 0
     return End(

@@ -20,7 +20,11 @@ from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
 PARTITION_BYTES_DEFAULT: Final = 128 << 20
 """As Spark cuts files. A task costs it some 50 ms of CPU, whatever it reads."""
 CLOCKS_APART_MS: Final = 5 * 60_000
-"""Publish times are producers'; a ledger is skipped only where they would be this far off."""
+"""A ledger is left out by time only if it was closed, or created, this far away from the window.
+
+Publish times are of producers' clocks, and a message may be stored long after it was published:
+sent again after an outage, or brought by another cluster's replication.
+"""
 BEFORE_LEDGERS_MAX: Final = 4
 """Ledgers through which the first chunk of a message is looked for."""
 
@@ -43,11 +47,15 @@ class Interval:
 @dataclass(frozen=True, slots=True)
 class Window:
     """What of a topic is wanted: positions from `first` to `last`, both inclusive, published at
-    these times, in these ledgers, with these entry ids."""
+    these times, in these ledgers, with these entry ids.
+
+    `publish_ms` is exact. Whole ledgers are left out by `ledgers_ms`, with a margin.
+    """
 
     first: Position = EARLIEST
     last: Position = LATEST
     publish_ms: Interval = Interval()
+    ledgers_ms: Interval = Interval()
     ledgers: Interval = Interval()
     entries: Interval = Interval()
     ledgers_among: frozenset[int] | None = None
@@ -120,12 +128,12 @@ def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range
 
 def _entries_wanted(span: LedgerSpan, window: Window) -> Iterator[tuple[int, int]]:
     """First and last entries of runs within the window."""
-    publish_ms, ledger_id = window.publish_ms, span.ledger_id
+    stored_ms, ledger_id = window.ledgers_ms, span.ledger_id
     if (
         not window.first.ledger_id <= ledger_id <= window.last.ledger_id
         or not window.has_ledger(ledger_id)
-        or span.created_ms - CLOCKS_APART_MS > publish_ms.high
-        or 0 < span.closed_ms < publish_ms.low - CLOCKS_APART_MS
+        or span.created_ms - CLOCKS_APART_MS > stored_ms.high
+        or 0 < span.closed_ms < stored_ms.low - CLOCKS_APART_MS
     ):
         return
     wanted = window.entries.cut(0, span.last_entry)

@@ -6,7 +6,10 @@
 Versions before a deletion are still given: messages that were written under them are still there.
 """
 
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -16,6 +19,8 @@ from magnetar.core.names import TopicName
 from magnetar.metadata.store import MetadataStore
 
 SCHEMAS_PREFIX: Final = "/schemas/"
+TOPICS_UNPACKED_MAX: Final = 64
+"""Topics whose versions a worker keeps between its tasks."""
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -62,3 +67,20 @@ async def topic_schemas(store: MetadataStore, topic: TopicName) -> TopicSchemas:
             versions[version] = Schema(stored.type, stored.data, stored.properties)
             latest = version
     return TopicSchemas(latest, versions)
+
+
+def packed(versions: Mapping[int, Schema]) -> bytes:
+    """Small enough for every task of a plan: the versions of a schema are much alike."""
+    plain = {
+        number: (schema.kind, schema.data, schema.properties) for number, schema in versions.items()
+    }
+    return zlib.compress(msgspec.msgpack.encode(plain))
+
+
+@lru_cache(TOPICS_UNPACKED_MAX)
+def unpacked(data: bytes) -> Mapping[int, Schema]:
+    """What `packed` made."""
+    plain = msgspec.msgpack.decode(
+        zlib.decompress(data), type=dict[int, tuple[int, bytes, dict[str, str]]]
+    )
+    return {number: Schema(*each) for number, each in plain.items()}

@@ -8,6 +8,7 @@ matched against whole names of topics, partitioned ones by the name without `-pa
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,15 +52,24 @@ async def logs_of(store: MetadataStore, topic: TopicName) -> list[TopicName]:
 
 
 async def matching(store: MetadataStore, pattern: str) -> list[TopicName]:
-    """The topics, none of them a partition, that `topicsPattern` means; possibly none."""
+    """The logs that `topicsPattern` means, possibly none.
+
+    A partition whose partitioned topic has no record is a topic of its own; what is deleted while
+    this runs is passed over.
+    """
     namespace, expression = _split_pattern(pattern)
     prefix = f"{namespace}/{DOMAIN}/"
-    names = [
-        *await store.children(f"{PARTITIONED_PREFIX}{prefix}"),
-        *await store.children(f"{MANAGED_LEDGERS_PREFIX}{prefix}"),
+    partitioned, logs = [
+        {TopicName.from_encoded(DOMAIN, namespace, name) for name in await store.children(above)}
+        for above in (f"{PARTITIONED_PREFIX}{prefix}", f"{MANAGED_LEDGERS_PREFIX}{prefix}")
     ]
-    topics = {TopicName.from_encoded(DOMAIN, namespace, name).base for name in names}
-    return sorted(topic for topic in topics if expression.fullmatch(topic.local))
+    topics = partitioned | {topic for topic in logs if topic.base not in partitioned}
+    found: dict[TopicName, None] = {}
+    for topic in sorted(topics, key=lambda each: (each.base, each.partition_index)):
+        if expression.fullmatch(topic.base.local):
+            with suppress(TopicNotFound):
+                found |= dict.fromkeys(await logs_of(store, topic))
+    return list(found)
 
 
 def _split_pattern(pattern: str) -> tuple[NamespaceName, re.Pattern[str]]:
@@ -81,14 +91,11 @@ async def resolve(
     store: MetadataStore, topics: tuple[str, ...], pattern: str | None
 ) -> list[TopicName]:
     """Every log that is meant, once each, in the order of names and partitions."""
-    named = (
-        [parse_topic(name) for name in topics]
-        if pattern is None
-        else await matching(store, pattern)
-    )
+    if pattern is not None:
+        return await matching(store, pattern)
     found: dict[TopicName, None] = {}
-    for topic in named:
-        found |= dict.fromkeys(await logs_of(store, topic))
+    for name in topics:
+        found |= dict.fromkeys(await logs_of(store, parse_topic(name)))
     return list(found)
 
 

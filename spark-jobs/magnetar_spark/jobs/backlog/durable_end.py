@@ -28,7 +28,7 @@ from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.errors import RecoveryFailed
 from magnetar.ledger.length import Lengths
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.quorum import write_set
+from magnetar.ledger.quorum import answers_cover, write_set
 from magnetar.ledger.reading import CopiesReader
 
 TAIL_ENTRIES_MAX: Final = 65_536
@@ -49,7 +49,8 @@ class DurableEnd:
 async def durable_end(
     context: LedgerContext, metadata: LedgerMetadata, *, size: bool = True
 ) -> DurableEnd:
-    """Raises BookieError where no bookie of the last ensemble answers. Without `size`, -1 bytes."""
+    """Raises BookieError where too few bookies of the last ensemble answer to cover the ack quorum:
+    the others may have entries that these do not have. Without `size`, -1 bytes."""
     if metadata.state is LedgerState.CLOSED:
         return DurableEnd(metadata.last_entry, metadata.length_bytes)
     ends = await _ends(context, metadata)
@@ -67,14 +68,15 @@ async def _ends(
     answers = await asyncio.gather(
         *(ask_end(context, metadata.ledger_id, one, fence=False) for one in bookies)
     )
-    failures = [each for each in answers if isinstance(each, BookieError)]
-    ends = {
-        one: each for one, each in zip(bookies, answers, strict=True) if isinstance(each, LedgerEnd)
-    }
-    others = [each for each in failures if not isinstance(each, NoSuchLedger)]
-    if not ends and len(others) == len(bookies):
-        raise others[0]
-    return ends
+    found = dict(zip(bookies, answers, strict=True))
+    answered = [one for one, each in found.items() if isinstance(each, LedgerEnd | NoSuchLedger)]
+    if not answers_cover(metadata, answered):
+        raise next(
+            each
+            for each in answers
+            if isinstance(each, BookieError) and not isinstance(each, NoSuchLedger)
+        )
+    return {one: each for one, each in found.items() if isinstance(each, LedgerEnd)}
 
 
 async def _last_entry(

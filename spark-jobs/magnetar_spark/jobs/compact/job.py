@@ -19,7 +19,6 @@ from magnetar.compaction.records import (
 from magnetar.core.errors import MagnetarError, PersistenceError, PreconditionFailed
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
-from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact import base, choosing, swap
@@ -274,24 +273,13 @@ def told_by_spark(error: Exception) -> str:
 async def whole_log(log: Log, topic: TopicName) -> TopicLog:
     """The topic's ledgers; raises PersistenceError where one that is listed cannot be found.
 
-    What a compaction does not read it would leave out for good. A ledger that was trimmed
-    meanwhile is not listed any more.
+    What a compaction does not read it would leave out for good.
     """
-    before = await _listed(log.store, topic)
     found = await topic_log(log, topic)
-    missing = before.difference(span.ledger_id for span in found.ledgers)
-    if missing:
-        missing &= await _listed(log.store, topic)
-    if missing:
+    if found.gone:
+        missing = [item.ledger_id for item in found.gone[:5]]
         raise PersistenceError(
-            f"{topic}: ledgers {sorted(missing)[:5]} stand in its record, and are neither on "
-            "bookies nor in files"
+            f"{topic}: ledgers {missing} stand in its record, and are neither on bookies nor in "
+            "files"
         )
     return found
-
-
-async def _listed(store: MetadataStore, topic: TopicName) -> set[int]:
-    stored = await store.get(managed_ledger_key(log_name(topic)))
-    if stored is None:
-        return set()
-    return {item.ledger_id for item in decode_managed_ledger(stored.key, stored.value).ledgers}

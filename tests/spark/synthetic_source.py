@@ -1,0 +1,125 @@
+"""A data source without a cluster: entries in memory, read by the real bounds, plan and decoder.
+
+Spark's workers import this module. Ledgers are young and their messages old, as after an outage of
+their producer; some publish times are beyond the year 9999, for which the column is null.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from magnetar.bookie.api import StoredEntry
+from magnetar.core.ids import EARLIEST
+from magnetar.core.names import parse_topic
+from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.offload.file_layout import TIME_MS_MAX
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire.entry import build_entry
+from magnetar_spark.decode.chunks import Chunks
+from magnetar_spark.decode.entries import EntryDecoder, decoded
+from magnetar_spark.decode.rows import Rows
+from magnetar_spark.filters import Bounds
+from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
+from magnetar_spark.log.planning import Range, Window, ranges_of
+from magnetar_spark.source import PulsarReader
+from magnetar_spark.table import schema_of
+from magnetar_spark.tasks import TIME_ZONE
+from magnetar_spark.values import Values
+
+TOPICS: Final = (
+    "persistent://a/b/t-partition-0",
+    "persistent://a/b/t-partition-1",
+    "persistent://a/b/c",
+)
+PUBLISH_MS: Final = {
+    3: (0, 1, 2, 3, 1_500),
+    5: (1_700_000_000_000, TIME_MS_MAX, TIME_MS_MAX + 1, 2, 2**64 - 1, 0),
+}
+"""Of each entry of each ledger, in every topic."""
+CREATED_MS: Final = 1_600_000_000_000
+
+
+def log_of(topic: str) -> TopicLog:
+    """Ledger 3 is closed, ledger 5 open."""
+    spans = tuple(
+        LedgerSpan(
+            LedgerMetadata(ledger_id, (), CREATED_MS),
+            len(times) - 1,
+            100 * len(times),
+            CREATED_MS,
+            CREATED_MS + 1 if ledger_id == 3 else 0,
+        )
+        for ledger_id, times in PUBLISH_MS.items()
+    )
+    return TopicLog(parse_topic(topic), spans, EARLIEST)
+
+
+class Task(InputPartition):
+    """The ranges of one topic."""
+
+    def __init__(self, ranges: list[Range]) -> None:
+        super().__init__(None)
+        self.ranges = ranges
+
+
+class SyntheticReader(PulsarReader):
+    """Plans and reads what `plan_read` and `record_batches` would, of `log_of`."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = schema
+        self._bounds = Bounds()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        tasks = [
+            Task(list(ranges_of(log_of(topic), self._bounds.narrowed(Window()), 200)))
+            for topic in TOPICS
+            if not self._bounds.excludes(parse_topic(topic))
+        ]
+        return [task for task in tasks if task.ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Task):
+            return
+        schema = to_arrow_schema(self._schema, timezone=TIME_ZONE)
+        for ranged in partition.ranges:
+            rows = Rows(ranged.topic, ranged.partition, schema, Values())
+            decoder = EntryDecoder(ranged, rows, Chunks(lambda _: iter(())))
+            times = PUBLISH_MS[ranged.ledger_id]
+            entries = [
+                StoredEntry(number, _entry(times[number]))
+                for number in range(ranged.first, ranged.last + 1)
+            ]
+            for _ in decoded(decoder, [entries], rows):
+                yield rows.take()
+            if rows.count:
+                yield rows.take()
+
+
+class UnfilteredReader(SyntheticReader):
+    """Leaves all filters to Spark."""
+
+    pushFilters = DataSourceReader.pushFilters
+
+
+class SyntheticSource(DataSource):
+    """With the option `filterPushdown`, as the format `pulsar`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "synthetic"
+
+    def schema(self) -> StructType:
+        return schema_of(Values().spark_fields())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        pushing = self.options.get("filterPushdown") == "true"
+        return (SyntheticReader if pushing else UnfilteredReader)(schema)
+
+
+def _entry(publish_ms: int) -> bytes:
+    metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=publish_ms)
+    return build_entry(metadata, b"x")
