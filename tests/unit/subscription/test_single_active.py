@@ -295,6 +295,18 @@ async def test_seek_disconnects_and_moves(rig):
     assert sink.texts == ["4", "5", "6", "7", "8", "9"]
 
 
+async def test_a_seek_into_a_batch_is_one_step_also_if_its_client_leaves(rig, make_entry):
+    positions = await rig.publish(*[make_entry(str(each), batch=8) for each in range(3)])
+    subscription = await rig.subscription()
+    seeking = asyncio.ensure_future(subscription.seek(Position(*positions[1]), 0b11110000))
+    await asyncio.sleep(0)
+    seeking.cancel()
+    await asyncio.wait([seeking])
+    _, sink = await rig.attach(subscription, "a", EXCLUSIVE)
+    assert subscription.cursor.remaining_batch(*positions[1]) == 0b11110000
+    assert sink.texts[0] == "1", "it attached behind the seek"
+
+
 async def test_seek_into_a_batch(rig, make_entry):
     positions = await rig.publish(*[make_entry(str(each), batch=8) for each in range(3)])
     subscription = await rig.subscription()
@@ -337,8 +349,8 @@ async def test_seek_to_time_skip_expire_peek_clear(rig, make_entry):
 async def test_close_sends_everyone_away(rig):
     subscription = await rig.subscription()
     consumer, sink = await rig.attach(subscription, "a", EXCLUSIVE)
-    await subscription.close()
-    await subscription.close()
+    subscription.end()
+    subscription.end()
     assert sink.closed == [consumer.spec.consumer_id]
     await rig.publish_texts(1)
     assert sink.texts == []

@@ -295,8 +295,12 @@ class PersistentSubscription:
     ) -> None:
         """The next message delivered is that at `position`; all consumers must reattach.
 
-        `ack_set` (bits of the batch still to be delivered) seeks into a batch.
+        `ack_set` (bits of the batch still to be delivered) seeks into a batch. A seek is one step,
+        also if the caller is cancelled: consumers attach before it or after it.
         """
+        await self._context.tasks.finish(self._seek(position, ack_set, batch_size), "seek")
+
+    async def _seek(self, position: Position, ack_set: int | None, batch_size: int) -> None:
         async with self._moving:
             compacted = any(each.compacted for each in self.consumers)
             self._disconnect()
