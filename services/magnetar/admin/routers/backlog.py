@@ -10,6 +10,7 @@ from magnetar.admin.answers import answer
 from magnetar.admin.cluster.route import at_owner
 from magnetar.admin.context import (
     persistent_topic,
+    refuse_broken,
     refuse_partitioned,
     service_of,
     subscription_not_found,
@@ -63,6 +64,7 @@ async def analyze(request: Request) -> Response:
     await refuse_partitioned(service, name, "Analyze backlog on a partitioned topic is not allowed")
     topic = await persistent_topic(service, name, "Analyze backlog")
     subscription = topic.subscriptions.get(text_of(request, "subscription"))
+    refuse_broken(topic, text_of(request, "subscription"))
     if subscription is None:
         raise subscription_not_found(text_of(request, "subscription"), name)
     return answer(await _scan(subscription))
