@@ -96,6 +96,26 @@ async def test_an_unsubscribe_that_fails_leaves_the_subscription_and_sends_its_c
         assert len(topic.subscriptions["sub"].consumers) == 1
 
 
+async def test_an_unsubscribe_beside_other_consumers_is_refused_and_detaches_nobody() -> None:
+    async with running_broker() as (service, port), peer_of(port) as peer:
+        for consumer_id in (1, 2):
+            command = subscribe(consumer_id)
+            command.consumer_id = consumer_id
+            peer.send(CommandType.SUBSCRIBE, command)
+            await peer.until(CommandType.SUCCESS)
+        peer.send(CommandType.UNSUBSCRIBE, pb.CommandUnsubscribe(consumer_id=2, request_id=3))
+        refused = await peer.until(CommandType.ERROR)
+        assert refused.message == "Unconnected or shared consumer attempting to unsubscribe"
+        subscription = topic_of(service).subscriptions["sub"]
+        assert len(subscription.consumers) == 2
+        forced = pb.CommandUnsubscribe(consumer_id=2, request_id=4, force=True)
+        peer.send(CommandType.UNSUBSCRIBE, forced)
+        # The other is sent away; the one that asked hears of its success.
+        assert (await peer.until(CommandType.CLOSE_CONSUMER)).consumer_id == 1
+        assert (await peer.until(CommandType.SUCCESS)).request_id == 4
+        assert not topic_of(service).subscriptions
+
+
 async def test_a_subscribe_that_is_cut_leaves_a_subscription_that_can_be_deleted() -> None:
     store = HeldStore()
     async with running_broker(store=store) as (service, port):

@@ -7,7 +7,7 @@ import pytest
 from magnetar.broker.dispatch import active_news
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
-from magnetar.core.errors import ConsumerBusy, ConsumerNotFound, MagnetarError, MetadataError
+from magnetar.core.errors import ConsumerBusy, ConsumerNotFound, MagnetarError
 from magnetar.core.ids import LATEST, Position
 
 EXCLUSIVE, FAILOVER = SubType.Exclusive, SubType.Failover
@@ -269,17 +269,6 @@ async def test_end_of_topic_is_told_once_when_all_is_acked(rig):
     assert sink.ended == 1
     _, sink = await rig.attach(await rig.subscription("late", initial=LATEST), "b", EXCLUSIVE)
     assert sink.ended == 1
-
-
-async def test_unsubscribe_is_for_the_only_active_consumer(rig):
-    subscription = await rig.subscription()
-    first, _ = await rig.attach(subscription, "a", FAILOVER)
-    second, second_sink = await rig.attach(subscription, "b", FAILOVER)
-    with pytest.raises(MetadataError, match="Unconnected or shared consumer attempting"):
-        subscription.unsubscribe(second)
-    subscription.unsubscribe(first, force=True)
-    assert second_sink.closed == [second.spec.consumer_id]
-    assert not subscription.is_connected
 
 
 async def test_seek_disconnects_and_moves(rig):

@@ -32,7 +32,6 @@ from magnetar.core.collecting import collecting
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
-    MetadataError,
     NotAllowed,
     ServiceNotReady,
 )
@@ -355,18 +354,6 @@ class PersistentSubscription:
         return before - self.cursor.backlog
 
     # -- the end
-
-    def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
-        """Checks that `consumer` may delete the subscription, and disconnects everyone.
-
-        The topic deletes the cursor next.
-        """
-        dispatcher = self.dispatcher
-        if not force and (dispatcher is None or not dispatcher.can_unsubscribe(consumer)):
-            raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
-        self.closed = True
-        self.remove_consumer(consumer)
-        self._disconnect()
 
     def rest(self) -> None:
         """Hands over nothing for a while; acknowledgements are taken. Consumers are not told."""
