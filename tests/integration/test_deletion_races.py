@@ -5,18 +5,22 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.broker import running_broker
 from tests.support.held_store import HeldStore
 from tests.unit.ledger.stage import publish
 
-from magnetar.admin.deletion import delete_namespace, delete_partitioned
+from magnetar.admin.deletion import delete_namespace, delete_partitioned, delete_topic
 from magnetar.broker.deletion_mark import BeingDeleted
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.errors import Conflict, MetadataError, NotFound, TopicNotFound
-from magnetar.core.names import NamespaceName, parse_topic
+from magnetar.core.names import NamespaceName, TopicName, parse_topic
+from magnetar.ledger.metadata import ledger_key
+from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
 from magnetar.metadata.store import Check, Operation, Put
 
 NAMESPACE = NamespaceName("public", "ns")
@@ -109,6 +113,45 @@ async def test_a_deletion_that_was_killed_is_finished_by_the_next(broker: Broker
     assert not await topics_left(store)
     assert not await store.list(f"/partitioned-topics/{NAMESPACE}/")
     assert await store.get(RECORD) is None
+
+
+async def cut_short(service: BrokerService, name: TopicName) -> int:
+    """The topic's deletion ends, with its broker, once its record is marked; its ledger's id."""
+    topic = await service.topics.get_or_open(name, create=True)
+    assert isinstance(topic, PersistentTopic)
+    ledger_id, _ = await publish(topic.managed_ledger, b"x")
+    await service.topics.unload(name)
+    key = managed_ledger_key(ledger_name(name))
+    record = await service.store.get(key)
+    assert record is not None
+    marked = replace(decode_managed_ledger(key, record.value), deleted=True)
+    await service.store.put(key, encode(marked))
+    return ledger_id
+
+
+async def test_a_namespace_takes_topics_with_it_whose_deletion_was_cut_short(
+    broker: Broker,
+) -> None:
+    service, store = broker
+    await service.topics.create_partitioned(PARTED, 2, {})
+    ledgers = [await cut_short(service, name) for name in (NAME, PARTED.partition(1))]
+    assert await service.topics.names(NAMESPACE, "persistent") == [PARTED.partition(0)]
+    await delete_namespace(service, NAMESPACE, force=True)
+    assert not await topics_left(store)
+    for ledger_id in ledgers:
+        assert await store.get(ledger_key(ledger_id)) is None
+
+
+async def test_a_repeated_deletion_of_a_topic_finishes_one_that_was_cut_short(
+    broker: Broker,
+) -> None:
+    service, store = broker
+    ledger_id = await cut_short(service, NAME)
+    await delete_topic(service, NAME, force=False)
+    assert not await topics_left(store)
+    assert await store.get(ledger_key(ledger_id)) is None
+    with pytest.raises(NotFound, match="not found"):
+        await delete_topic(service, NAME, force=False)
 
 
 async def test_opening_a_topic_that_exists_writes_and_checks_nothing(

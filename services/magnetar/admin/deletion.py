@@ -40,7 +40,7 @@ async def delete_topic(service: BrokerService, name: TopicName, *, force: bool) 
     loaded = service.topics.loaded(name)
     if loaded is not None and not force:
         check_unused(loaded)
-    if loaded is None and not await service.topics.exists(name):
+    if loaded is None and not await service.topics.exists(name, half_deleted=True):
         raise topic_not_found(name)
     try:
         # Forced: subscriptions without consumers do not keep a topic, and clients were seen to.
@@ -81,20 +81,22 @@ async def delete_namespace(
 ) -> None:
     """A namespace; with its topics only where that is asked for and allowed."""
 
-    async def topics() -> list[TopicName]:
-        return [
-            name for domain in DOMAINS for name in await service.topics.names(namespace, domain)
+    async def topics(*, half_deleted: bool) -> list[TopicName]:
+        found = [
+            await service.topics.names(namespace, domain, half_deleted=half_deleted)
+            for domain in DOMAINS
         ]
+        return [name for names in found for name in names]
 
     async def check() -> None:
-        names = [*await partitioned_topics(service, namespace), *await topics()]
+        names = await partitioned_topics(service, namespace) + await topics(half_deleted=False)
         await refuse_namespace_in_use(service, namespace, names, force=force)
 
     async def empty() -> None:
         for name in await partitioned_topics(service, namespace):
             with contextlib.suppress(NotFound):  # another request has deleted it
                 await delete_partitioned(service, name, force=True)
-        for name in await topics():
+        for name in await topics(half_deleted=True):
             await _delete_if_there(service, name)
         await forget_namespace(service, namespace)
 
@@ -117,7 +119,7 @@ async def forget_namespace(service: BrokerService, namespace: NamespaceName) -> 
 
     Raises Conflict if it has any: what is deleted next is the only way to find them.
     """
-    left = await service.topics.names(namespace, "persistent")
+    left = await service.topics.names(namespace, "persistent", half_deleted=True)
     if left or await partitioned_topics(service, namespace):
         raise Conflict(f"Namespace {namespace} still has topics: repeat its deletion")
     await service.policies.documents.forget_namespace(namespace)

@@ -106,17 +106,22 @@ class TopicRegistry:
 
     # -- finding ---------------------------------------------------------------------------
 
-    async def exists(self, name: TopicName) -> bool:
-        """Whether the very topic (not its partitioned parent) exists."""
+    async def exists(self, name: TopicName, *, half_deleted: bool = False) -> bool:
+        """Whether the very topic (not its partitioned parent) exists.
+
+        With `half_deleted`, also one whose deletion was cut short: `delete` finishes it.
+        """
         if str(name) in self._open or not name.persistent:
             return str(name) in self._open
-        return await self._ledgers.exists(ledger_name(name))
+        return await self._ledgers.exists(ledger_name(name), half_deleted=half_deleted)
 
-    async def names(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
-        """All topics and partitions of the namespace, in order."""
+    async def names(
+        self, namespace: NamespaceName, domain: str, *, half_deleted: bool = False
+    ) -> list[TopicName]:
+        """All topics and partitions of the namespace, in order; `half_deleted` as for `exists`."""
         if domain == "persistent":
             prefix = f"{namespace}/persistent/"
-            names = await self._ledgers.names(prefix)
+            names = await self._ledgers.names(prefix, half_deleted=half_deleted)
             return [
                 TopicName.from_encoded(domain, namespace, name.removeprefix(prefix))
                 for name in names

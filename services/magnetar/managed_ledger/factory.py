@@ -164,19 +164,24 @@ class ManagedLedgerFactory:
             if error.key != key:
                 raise
 
-    async def exists(self, name: str) -> bool:
-        """Whether it can be opened without creating it."""
+    async def exists(self, name: str, *, half_deleted: bool = False) -> bool:
+        """Whether it can be opened without creating it.
+
+        With `half_deleted`, also whether a deletion of it was cut short: `delete` finishes it.
+        """
         key = managed_ledger_key(name)
         stored = await self._store.get(key)
-        return stored is not None and not decode_managed_ledger(key, stored.value).deleted
+        if stored is None:
+            return False
+        return half_deleted or not decode_managed_ledger(key, stored.value).deleted
 
-    async def names(self, prefix: str) -> list[str]:
-        """The names of all that begin with `prefix`, in order."""
+    async def names(self, prefix: str, *, half_deleted: bool = False) -> list[str]:
+        """The names of all that begin with `prefix`, in order; `half_deleted` as for `exists`."""
         skip = len(MANAGED_LEDGERS_PREFIX)
         return [
             stored.key[skip:]
             for stored in await self._store.list(managed_ledger_key(prefix))
-            if not decode_managed_ledger(stored.key, stored.value).deleted
+            if half_deleted or not decode_managed_ledger(stored.key, stored.value).deleted
         ]
 
     async def info(self, name: str) -> ManagedLedgerInfo:

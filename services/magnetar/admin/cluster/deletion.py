@@ -43,16 +43,17 @@ async def delete_partitioned(
 ) -> None:
     """A partitioned topic: its partitions, then its metadata, then its schema."""
 
-    async def parts() -> list[TopicName]:
-        return await existing(service, name, await service.resources.partitions(name))
+    async def parts(*, half_deleted: bool) -> list[TopicName]:
+        partitions = await service.resources.partitions(name)
+        return await existing(service, name, partitions, half_deleted=half_deleted)
 
     async def check() -> None:
-        for part in [] if force else await parts():
+        for part in [] if force else await parts(half_deleted=False):
             if stats := await stats_of(peers, part):
                 refuse_topic_in_use(*clients_of(stats))
 
     async def empty() -> None:
-        await delete_topics(peers, await parts())
+        await delete_topics(peers, await parts(half_deleted=True))
 
     await service.resources.partitioned_deletion(name).run(check, empty)
     await forget_partitioned(service, name)
@@ -90,7 +91,10 @@ async def delete_namespace(
         for name in await partitioned_topics(service, namespace):
             with contextlib.suppress(NotFound):  # another request has deleted it
                 await delete_partitioned(peers, service, name, force=True)
-        await delete_topics(peers, await topics())
+        # Also those whose deletion was cut short: their owners finish it.
+        stored = await service.topics.names(namespace, "persistent", half_deleted=True)
+        served = [name for name in await topics() if not name.persistent]
+        await delete_topics(peers, stored + served)
         await forget_namespace(service, namespace)
 
     await service.resources.namespace_deletion(namespace).run(check, empty)
