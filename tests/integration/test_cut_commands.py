@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.support.broker import running_broker
-from tests.support.held_store import HeldStore
+from tests.support.stalled_store import StalledStore
 from tests.unit.broker.peer import peer_of
 from tests.unit.broker.producer_doubles import RecordingSink, new_producer
 from tests.unit.ledger.stage import publish
@@ -52,7 +52,7 @@ async def eventually(what: Callable[[], bool]) -> None:
 
 
 async def test_an_unsubscribe_that_is_cut_leaves_no_subscription_without_a_cursor() -> None:
-    store = HeldStore()
+    store = StalledStore()
     async with running_broker(store=store) as (service, port):
         async with peer_of(port) as first:
             first.send(CommandType.SUBSCRIBE, subscribe())
@@ -78,7 +78,7 @@ async def test_an_unsubscribe_that_is_cut_leaves_no_subscription_without_a_curso
 async def test_an_unsubscribe_that_fails_leaves_the_subscription_and_sends_its_consumer_away() -> (
     None
 ):
-    store = HeldStore()
+    store = StalledStore()
     async with running_broker(store=store) as (service, port), peer_of(port) as peer:
         peer.send(CommandType.SUBSCRIBE, subscribe())
         await peer.until(CommandType.SUCCESS)
@@ -117,7 +117,7 @@ async def test_an_unsubscribe_beside_other_consumers_is_refused_and_detaches_nob
 
 
 async def test_a_subscribe_that_is_cut_leaves_a_subscription_that_can_be_deleted() -> None:
-    store = HeldStore()
+    store = StalledStore()
     async with running_broker(store=store) as (service, port):
         store.hold(CURSORS)
         async with peer_of(port) as peer:
@@ -134,7 +134,7 @@ async def test_a_subscribe_that_is_cut_leaves_a_subscription_that_can_be_deleted
 
 
 async def test_a_producer_that_is_cut_leaves_its_initial_subscription_visible() -> None:
-    store = HeldStore()
+    store = StalledStore()
     async with running_broker(store=store) as (service, port):
         store.hold(CURSORS)
         async with peer_of(port) as peer:
@@ -152,7 +152,7 @@ async def test_a_producer_that_is_cut_leaves_its_initial_subscription_visible() 
 
 
 async def test_a_termination_whose_caller_leaves_is_told_to_producers() -> None:
-    store = HeldStore()
+    store = StalledStore()
     async with running_broker(store=store) as (service, _):
         topic = await service.topics.get_or_open(NAME, create=True)
         assert isinstance(topic, PersistentTopic)
@@ -171,7 +171,7 @@ async def test_a_termination_whose_caller_leaves_is_told_to_producers() -> None:
 async def test_a_reader_of_the_same_name_makes_way_for_a_subscription_that_is_being_created() -> (
     None
 ):
-    store = HeldStore()
+    store = StalledStore()
     async with running_broker(store=store) as (service, port), peer_of(port) as peer:
         topic = await service.topics.get_or_open(NAME, create=True)
         assert isinstance(topic, PersistentTopic)
@@ -204,7 +204,7 @@ async def test_a_refused_consumer_leaves_no_subscription_of_a_reader() -> None:
 
 
 async def test_a_subscription_whose_deletion_fails_is_as_before() -> None:
-    store = HeldStore()
+    store = StalledStore()
     async with running_broker(store=store) as (service, _):
         topic = await service.topics.get_or_open(NAME, create=True)
         assert isinstance(topic, PersistentTopic)

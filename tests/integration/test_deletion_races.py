@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.support.broker import running_broker
-from tests.support.held_store import HeldStore
+from tests.support.stalled_store import StalledStore
 from tests.unit.ledger.stage import publish
 
 from magnetar.admin.deletion import delete_namespace, delete_partitioned, delete_topic
@@ -29,18 +29,18 @@ LOGS = f"/managed-ledgers/{NAMESPACE}/"
 NAME = parse_topic(f"persistent://{NAMESPACE}/t")
 SETTINGS = BrokerSettings(force_delete_namespace=True)
 
-Broker = tuple[BrokerService, HeldStore]
+Broker = tuple[BrokerService, StalledStore]
 
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    store = HeldStore()
+    store = StalledStore()
     async with running_broker(SETTINGS, store) as (service, _):
         await service.resources.create_namespace(NAMESPACE, default_policies(service.cluster))
         yield service, store
 
 
-async def topics_left(store: HeldStore) -> list[str]:
+async def topics_left(store: StalledStore) -> list[str]:
     return [record.key for record in await store.list(LOGS)]
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import httpx
-from tests.support.held_store import HeldStore
+from tests.support.stalled_store import StalledStore
 
 from magnetar.admin.app import create_app
 from magnetar.admin.metrics.page import MetricsPage
@@ -21,7 +21,7 @@ async def until(what: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def cut(admin: Admin, store: HeldStore, method: str, path: str, body: object) -> None:
+async def cut(admin: Admin, store: StalledStore, method: str, path: str, body: object) -> None:
     """Makes the request, and leaves while the store is at the write that it holds up."""
     asking = asyncio.ensure_future(admin.call(method, path, body))
     await store.begun.wait()
@@ -31,7 +31,7 @@ async def cut(admin: Admin, store: HeldStore, method: str, path: str, body: obje
 
 
 async def test_requests_that_change_something_are_done_to_their_end() -> None:
-    store = HeldStore()
+    store = StalledStore()
     service = await start_service(store=store)
     transport = httpx.ASGITransport(create_app(service))
     async with httpx.AsyncClient(transport=transport, base_url=service.http_url) as http:

@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.support.held_store import HeldStore
+from tests.support.stalled_store import StalledStore
 
 from magnetar.broker.deletion_mark import MarkedDeletion
 from magnetar.core.errors import Conflict, MetadataError, NotFound
@@ -16,20 +16,20 @@ OLD = b'{"bundles":{}}'
 
 
 @pytest.fixture
-async def store() -> HeldStore:
-    store = HeldStore()
+async def store() -> StalledStore:
+    store = StalledStore()
     await store.put(KEY, OLD)
     return store
 
 
-def deletion(store: HeldStore, written: list[Record] | None = None) -> MarkedDeletion:
+def deletion(store: StalledStore, written: list[Record] | None = None) -> MarkedDeletion:
     seen: list[Record] = [] if written is None else written
     return MarkedDeletion(
         store, KEY, what="Namespace t/n", absent="Namespace does not exist", written=seen.append
     )
 
 
-async def marked(store: HeldStore) -> bool | None:
+async def marked(store: StalledStore) -> bool | None:
     """None where there is no record."""
     record = await store.get(KEY)
     return None if record is None else bool(msgspec.json.decode(record.value).get("deleted"))
@@ -43,7 +43,7 @@ async def refuse() -> None:
     raise Conflict("not empty")
 
 
-async def test_it_is_emptied_under_the_mark_and_deleted(store: HeldStore) -> None:
+async def test_it_is_emptied_under_the_mark_and_deleted(store: StalledStore) -> None:
     seen: list[bool | None] = []
 
     async def look() -> None:
@@ -60,7 +60,7 @@ async def test_it_is_emptied_under_the_mark_and_deleted(store: HeldStore) -> Non
         await deletion(store).run(nothing, nothing)
 
 
-async def test_a_refused_deletion_writes_nothing(store: HeldStore) -> None:
+async def test_a_refused_deletion_writes_nothing(store: StalledStore) -> None:
     with pytest.raises(Conflict, match="not empty"):
         await deletion(store).run(refuse, nothing)
     record = await store.get(KEY)
@@ -68,7 +68,7 @@ async def test_a_refused_deletion_writes_nothing(store: HeldStore) -> None:
     assert record.value == OLD
 
 
-async def test_a_failed_deletion_takes_the_mark_back(store: HeldStore) -> None:
+async def test_a_failed_deletion_takes_the_mark_back(store: StalledStore) -> None:
     written: list[Record] = []
     with pytest.raises(Conflict, match="not empty"):
         await deletion(store, written).run(nothing, refuse)
@@ -76,7 +76,7 @@ async def test_a_failed_deletion_takes_the_mark_back(store: HeldStore) -> None:
     assert [msgspec.json.decode(record.value)["deleted"] for record in written] == [True, False]
 
 
-async def killed_on_the_way(store: HeldStore) -> None:
+async def killed_on_the_way(store: StalledStore) -> None:
     begun = asyncio.Event()
 
     async def never_ends() -> None:
@@ -90,14 +90,14 @@ async def killed_on_the_way(store: HeldStore) -> None:
     assert await marked(store) is True
 
 
-async def test_a_repeated_deletion_finishes_one_that_was_killed(store: HeldStore) -> None:
+async def test_a_repeated_deletion_finishes_one_that_was_killed(store: StalledStore) -> None:
     await killed_on_the_way(store)
     await deletion(store).run(nothing, nothing)
     assert await marked(store) is None
 
 
 async def test_a_repeated_deletion_that_is_refused_takes_the_mark_of_the_killed_one_back(
-    store: HeldStore,
+    store: StalledStore,
 ) -> None:
     await killed_on_the_way(store)
     with pytest.raises(Conflict, match="not empty"):
@@ -105,7 +105,7 @@ async def test_a_repeated_deletion_that_is_refused_takes_the_mark_of_the_killed_
     assert await marked(store) is False
 
 
-async def test_it_starts_over_where_the_record_changes_under_the_mark(store: HeldStore) -> None:
+async def test_it_starts_over_where_the_record_changes_under_the_mark(store: StalledStore) -> None:
     """Another deletion took the mark back: something may have been created since."""
     emptied = 0
 
@@ -121,7 +121,7 @@ async def test_it_starts_over_where_the_record_changes_under_the_mark(store: Hel
     assert await marked(store) is None
 
 
-async def test_it_gives_up_where_the_record_keeps_changing(store: HeldStore) -> None:
+async def test_it_gives_up_where_the_record_keeps_changing(store: StalledStore) -> None:
     async def change() -> None:
         record = await store.get(KEY)
         assert record is not None
@@ -131,7 +131,7 @@ async def test_it_gives_up_where_the_record_keeps_changing(store: HeldStore) -> 
         await deletion(store).run(nothing, change)
 
 
-async def test_a_mark_that_cannot_be_taken_back_hides_no_reason(store: HeldStore) -> None:
+async def test_a_mark_that_cannot_be_taken_back_hides_no_reason(store: StalledStore) -> None:
     async def fail() -> None:
         store.hold(KEY)
         store.refusing = True

@@ -9,7 +9,7 @@ from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Delete, Operation, Put
 
 
-class HeldStore(MemoryStore):
+class StalledStore(MemoryStore):
     """Writes of keys that begin with `holds` wait until `release`, or fail if `refusing`."""
 
     def __init__(self) -> None:
