@@ -7,12 +7,15 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from tests.support.rest_cluster import Member, RestCluster
 from tests.unit.ledger.stage import publish
 from tests.unit.lifecycle.world import message
 
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.ledger.metadata import ledger_key
+from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
 
 NAMESPACE = "~/namespaces/public/default"
 TOPIC = "~/persistent/public/default/a"
@@ -279,6 +282,54 @@ async def test_a_tenant_goes_with_topics_of_all_brokers(cluster: RestCluster) ->
         assert there == [not force_namespaces] * 4
     for member in cluster.members:
         assert "public" not in (await member.done("GET", "~/tenants")).json()
+
+
+async def test_a_partition_whose_deletion_was_cut_short_is_deleted_with_its_topic(
+    cluster: RestCluster,
+) -> None:
+    first, second = await spread(cluster)
+    name = topic("p-partition-2")
+    owner = cluster.owner(name)
+    opened = await owner.service.topics.get_or_open(name, create=False)
+    assert isinstance(opened, PersistentTopic)
+    ledger_id, _ = await publish(opened.managed_ledger, b"x")
+    await owner.service.topics.unload(name)
+    key = managed_ledger_key(opened.managed_ledger.name)
+    record = await cluster.store.get(key)
+    assert record is not None
+    marked = replace(decode_managed_ledger(key, record.value), deleted=True)
+    await cluster.store.put(key, encode(marked))
+    await second.done("DELETE", PARTS + "/partitions")
+    assert not await cluster.store.list("/managed-ledgers/public/default/persistent/p-")
+    assert await cluster.store.get(ledger_key(ledger_id)) is None
+    assert (await first.call("GET", PARTS + "/stats")).status_code == 404
+
+
+async def test_a_subscription_that_cannot_be_read_is_deleted_with_its_partitions(
+    cluster: RestCluster,
+) -> None:
+    first, second = await spread(cluster)
+    await first.done("PUT", PARTS + "/subscription/s", {"ledgerId": -1, "entryId": -1})
+    name = topic("p-partition-2")
+    owner = cluster.owner(name)
+    opened = await owner.service.topics.get_or_open(name, create=False)
+    assert isinstance(opened, PersistentTopic)
+    ledger_id, _ = await publish(opened.managed_ledger, *[b"x"] * 3)
+    cursor = opened.managed_ledger.cursors["s"]
+    cursor.ack(ledger_id, 1)
+    await cursor.flush()
+    assert cursor.log is not None
+    lost = cursor.log.ledger_id
+    await owner.service.topics.unload(name)
+    assert await cluster.store.delete(ledger_key(lost))
+    assert (await second.done("GET", PARTS + "/subscriptions")).json() == ["s"]
+    stats = (await second.done("GET", PARTS + "/partitioned-stats")).json()
+    assert "does not exist" in stats["subscriptions"]["s"]["cursorError"]
+    await second.done("DELETE", PARTS + "/subscription/s")
+    assert (await first.done("GET", PARTS + "/subscriptions")).json() == []
+    found = await owner.service.topics.get_or_open(name, create=False)
+    assert isinstance(found, PersistentTopic)
+    assert not found.managed_ledger.broken_cursors
 
 
 # -- brokers

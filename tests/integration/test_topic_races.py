@@ -10,9 +10,10 @@ from tests.support.raw_client import RawClient, Refused
 
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.errors import MagnetarError, ServerError, TopicNotFound
+from magnetar.core.errors import MagnetarError, PersistenceError, ServerError, TopicNotFound
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import LedgerItem, decode_managed_ledger, encode
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
@@ -108,6 +109,30 @@ async def test_a_topic_that_another_owner_fenced_is_opened_anew() -> None:
         again = await attached(client)
         client.send(again, 1, b"b")
         await client.receipted(again, 1)
+        await client.close()
+
+
+async def test_a_log_whose_topic_could_not_be_opened_is_read_anew_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_broker(BrokerSettings(entry_metadata=("index",))) as (service, port):
+        client = await RawClient.connect(HOST, port)
+        producer = await client.producer(TOPIC)
+        client.send(producer, 0, b"a")
+        await client.receipted(producer, 1)
+        await service.topics.unload(NAME)
+
+        async def unreadable(*_: object) -> None:
+            raise PersistenceError("no bookie answers")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ManagedLedger, "read_entry", unreadable)
+            with pytest.raises(PersistenceError):
+                await service.topics.get_or_open(NAME, create=False)
+        assert not service.ledgers.opened, "another owner may write before this one asks again"
+        again = await service.topics.get_or_open(NAME, create=False)
+        assert isinstance(again, PersistentTopic)
+        assert again.managed_ledger.entries_total == 1
         await client.close()
 
 

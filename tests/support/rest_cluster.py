@@ -26,7 +26,10 @@ from magnetar.metadata.session import MetadataSession
 from magnetar.observe.listen import bind
 
 SETTINGS = BalancedBrokerSettings(
-    cluster_name="c1", force_delete_namespace=True, delete_inactive_topics=False
+    cluster_name="c1",
+    force_delete_namespace=True,
+    force_delete_tenant=True,
+    delete_inactive_topics=False,
 )
 TTL_S = 60.0
 """No lease runs out here, however busy the machine is."""

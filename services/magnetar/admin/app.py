@@ -14,6 +14,7 @@ from magnetar.admin.cluster.routing import InCluster
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.probes import default_probes
 from magnetar.admin.routes import MethodRoute, RouteTable
+from magnetar.admin.steps import in_one_step
 from magnetar.broker.service import BrokerService
 from magnetar.observe.health import Probes
 
@@ -82,7 +83,7 @@ DESCRIPTIONS: Final = tuple(each for router in ROUTERS for each in router.descri
 _TABLE: Final = RouteTable(
     [
         *openapi.ROUTES,
-        *(MethodRoute(each.method, each.path, each.placed) for each in DESCRIPTIONS),
+        *(MethodRoute(each.method, each.path, in_one_step(each)) for each in DESCRIPTIONS),
     ]
 )
 

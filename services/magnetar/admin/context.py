@@ -4,6 +4,7 @@ Texts are Pulsar's: a namespace that is missing is `Namespace not found`, a topi
 `Topic persistent://… not found`.
 """
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import cast
 
@@ -17,6 +18,7 @@ from magnetar.core.errors import (
     InvalidTopicName,
     NotAllowed,
     NotFound,
+    PersistenceError,
     PreconditionFailed,
     TopicNotFound,
 )
@@ -117,6 +119,29 @@ def subscription_not_found(subscription: str, name: TopicName) -> NotFound:
     return NotFound(f"Subscription {subscription} not found for topic {name}")
 
 
+def refuse_broken(topic: Topic, subscription: str) -> None:
+    """Raises SubscriptionBroken if the subscription's cursor cannot be read."""
+    if isinstance(topic, PersistentTopic):
+        error = topic.broken_subscriptions.get(subscription)
+        if error is not None:
+            raise SubscriptionBroken(
+                f"Subscription {subscription} of topic {topic.full_name} cannot be read: "
+                f"{error.message}. Subscribe to it once the bookies of its ledger are back, or "
+                "delete it: until then the topic keeps all messages"
+            )
+
+
+def has_subscription(topic: Topic, subscription: str) -> bool:
+    """Also one whose cursor cannot be read."""
+    if subscription in topic.subscriptions:
+        return True
+    return isinstance(topic, PersistentTopic) and subscription in topic.broken_subscriptions
+
+
+class SubscriptionBroken(PersistenceError):
+    """The subscription exists, but where it stands cannot be read."""
+
+
 async def persistent_topic(service: BrokerService, name: TopicName, doing: str) -> PersistentTopic:
     """A loaded persistent topic; NotAllowed where what is done needs one."""
     topic = await loaded_topic(service, name)
@@ -144,7 +169,8 @@ async def existing_partitions(
         part = name.partition(index)
         # A non-persistent one exists as soon as somebody asks for it.
         if not part.persistent or await service.topics.exists(part):
-            yield await service.topics.get_or_open(part, create=True)
+            with contextlib.suppress(TopicNotFound):  # deleted meanwhile
+                yield await service.topics.get_or_open(part, create=True)
 
 
 async def refuse_partitioned(service: BrokerService, name: TopicName, text: str) -> None:

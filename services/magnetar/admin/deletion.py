@@ -2,9 +2,11 @@
 
 Pulsar's rule, kept here: clients that are connected stand in the way of a deletion (412, with how
 many there are), subscriptions without consumers do not. Of a partitioned topic every partition is
-checked before the first is deleted, so that a refusal leaves it whole.
+checked before the first is deleted, so that a refusal leaves it whole. Nothing is created in what
+is being deleted, and a deletion that was cut short can be repeated (`broker.deletion_mark`).
 """
 
+import contextlib
 from collections.abc import Sequence
 
 from magnetar.admin.context import topic_not_found
@@ -38,7 +40,7 @@ async def delete_topic(service: BrokerService, name: TopicName, *, force: bool) 
     loaded = service.topics.loaded(name)
     if loaded is not None and not force:
         check_unused(loaded)
-    if loaded is None and not await service.topics.exists(name):
+    if loaded is None and not await service.topics.exists(name, half_deleted=True):
         raise topic_not_found(name)
     try:
         # Forced: subscriptions without consumers do not keep a topic, and clients were seen to.
@@ -49,19 +51,27 @@ async def delete_topic(service: BrokerService, name: TopicName, *, force: bool) 
         await service.schemas.forget(name)
 
 
-async def delete_partitioned(
-    service: BrokerService, name: TopicName, partitions: int, *, force: bool
-) -> None:
+async def delete_partitioned(service: BrokerService, name: TopicName, *, force: bool) -> None:
     """A partitioned topic: its partitions, then its metadata, then its schema."""
-    parts = [name.partition(index) for index in range(partitions)]
-    if not force:
-        for part in parts:
+
+    async def parts() -> list[TopicName]:
+        return [name.partition(index) for index in range(await service.resources.partitions(name))]
+
+    async def check() -> None:
+        for part in [] if force else await parts():
             if (topic := service.topics.loaded(part)) is not None:
                 check_unused(topic)
-    for part in parts:
-        if await service.topics.exists(part):
-            await delete_topic(service, part, force=force)
-    await service.resources.delete_partitioned(name)
+
+    async def empty() -> None:
+        for part in await parts():
+            await _delete_if_there(service, part)
+
+    await service.resources.partitioned_deletion(name).run(check, empty)
+    await forget_partitioned(service, name)
+
+
+async def forget_partitioned(service: BrokerService, name: TopicName) -> None:
+    """Deletes what belonged to a partitioned topic whose record is deleted."""
     await service.policies.forget(name)
     await service.schemas.forget(name)
 
@@ -70,21 +80,50 @@ async def delete_namespace(
     service: BrokerService, namespace: NamespaceName, *, force: bool
 ) -> None:
     """A namespace; with its topics only where that is asked for and allowed."""
-    partitioned = [
-        name
-        for domain in DOMAINS
-        for name in await service.resources.partitioned_topics(namespace, domain)
-    ]
-    topics = [name for domain in DOMAINS for name in await service.topics.names(namespace, domain)]
-    await refuse_namespace_in_use(service, namespace, [*partitioned, *topics], force=force)
-    for name in partitioned:
-        partitions = await service.resources.partitions(name)
-        await delete_partitioned(service, name, partitions, force=True)
-    for name in topics:
-        if await service.topics.exists(name):
-            await delete_topic(service, name, force=True)
+
+    async def topics(*, half_deleted: bool) -> list[TopicName]:
+        found = [
+            await service.topics.names(namespace, domain, half_deleted=half_deleted)
+            for domain in DOMAINS
+        ]
+        return [name for names in found for name in names]
+
+    async def check() -> None:
+        names = await partitioned_topics(service, namespace) + await topics(half_deleted=False)
+        await refuse_namespace_in_use(service, namespace, names, force=force)
+
+    async def empty() -> None:
+        for name in await partitioned_topics(service, namespace):
+            with contextlib.suppress(NotFound):  # another request has deleted it
+                await delete_partitioned(service, name, force=True)
+        for name in await topics(half_deleted=True):
+            await _delete_if_there(service, name)
+        await forget_namespace(service, namespace)
+
+    await service.resources.namespace_deletion(namespace).run(check, empty)
+
+
+async def _delete_if_there(service: BrokerService, name: TopicName) -> None:
+    with contextlib.suppress(NotFound):
+        await delete_topic(service, name, force=True)
+
+
+async def partitioned_topics(service: BrokerService, namespace: NamespaceName) -> list[TopicName]:
+    """Those of both domains."""
+    found = [await service.resources.partitioned_topics(namespace, domain) for domain in DOMAINS]
+    return [name for names in found for name in names]
+
+
+async def forget_namespace(service: BrokerService, namespace: NamespaceName) -> None:
+    """Deletes what belongs to a marked namespace without topics.
+
+    Raises Conflict if it has any: what is deleted next is the only way to find them.
+    """
+    left = await service.topics.names(namespace, "persistent", half_deleted=True)
+    if left or await partitioned_topics(service, namespace):
+        raise Conflict(f"Namespace {namespace} still has topics: repeat its deletion")
     await service.policies.documents.forget_namespace(namespace)
-    await service.resources.delete_namespace(namespace)
+    await service.resources.forget_backlog(namespace)
 
 
 async def refuse_namespace_in_use(

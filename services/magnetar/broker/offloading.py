@@ -237,6 +237,6 @@ def _base(ledger: str) -> str:
 
 
 def topic_of(ledger: str) -> TopicName:
-    """The topic of a managed ledger: the inverse of `topics.ledger_name`."""
+    """The topic of a managed ledger: the inverse of `topic_ledgers.ledger_name`."""
     tenant, namespace, domain, encoded = ledger.split("/", 3)
     return TopicName.from_encoded(domain, NamespaceName(tenant, namespace), encoded)

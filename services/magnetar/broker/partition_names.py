@@ -9,13 +9,13 @@ from magnetar.core.errors import NotAllowed, TopicNotFound
 from magnetar.core.names import TopicName
 
 
-async def may_be_partition(resources: Resources, name: TopicName, *, create: bool) -> bool:
-    """Whether a topic that does not exist is a partition below its topic's count.
+def may_be_partition(name: TopicName, partitions: int, *, create: bool) -> bool:
+    """Whether a topic that does not exist is a partition below its topic's count of `partitions`.
 
-    `create` says whether any other topic may be created; raises TopicNotFound or NotAllowed where
-    this one may not.
+    `create` says whether any other topic may be created. Raises TopicNotFound or NotAllowed if this
+    one may not.
     """
-    index, partitions = name.partition_index, await resources.partitions(name.base)
+    index = name.partition_index
     if index < 0 and partitions:
         raise NotAllowed(f"{name} is a partitioned topic: attach to its partitions")
     if partitions and index >= partitions:

@@ -6,15 +6,18 @@
     /partitioned-topics/{tenant}/{ns}/{domain}/{topic} partitions, properties
 
 Documents are JSON with Pulsar's own field names, so that REST returns what is stored. Every change
-is a compare-and-swap or a transaction that checks what it depends on: a namespace cannot be
-created below a tenant that is being deleted, nor partitions shrink under two writers.
+is a compare-and-swap or a transaction that checks what it depends on. Creating a namespace writes
+its tenant's record anew, so that a deletion of the tenant that found no namespaces fails. Creating
+a topic checks its namespace, and creating a partition checks its topic (`deletion_mark`).
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from magnetar.broker.deletion_mark import MarkedDeletion, refuse_marked
 from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.core.names import NamespaceName, TopicName, check_entity_name
 from magnetar.managed_ledger.backlog_record import record_key
@@ -77,12 +80,17 @@ class Resources:
 
     async def delete_tenant(self, tenant: str) -> None:
         """Refused while the tenant has namespaces."""
-        record = await self._store.get(_TENANTS + tenant)
-        if record is None:
-            raise NotFound("Tenant doesn't exist")
-        if await self.namespaces(tenant):
-            raise Conflict("The tenant still has active namespaces")
-        await self._store.delete(_TENANTS + tenant, expected=record.revision)
+        for _ in range(CAS_ATTEMPTS_MAX):
+            record = await self._store.get(_TENANTS + tenant)
+            if record is None:
+                raise NotFound("Tenant doesn't exist")
+            # After the read: a namespace that is created from now on changes the revision.
+            if await self.namespaces(tenant):
+                raise Conflict("The tenant still has active namespaces")
+            with contextlib.suppress(BadRevision):
+                await self._store.delete(_TENANTS + tenant, expected=record.revision)
+                return
+        raise Conflict(f"Tenant {tenant} is being changed by others; try again")
 
     # -- namespaces ------------------------------------------------------------------------
 
@@ -97,47 +105,77 @@ class Resources:
     async def policies(self, namespace: NamespaceName) -> Document:
         return await self._get(f"{_NAMESPACES}{namespace}", "Namespace does not exist")
 
-    async def policies_known(self, namespace: NamespaceName) -> Document:
-        """As `policies`; where namespaces are followed, as this broker was told last.
-
-        For what is asked once a topic or a client: a read of the store for each would cost more
-        than all the rest when very many come at once.
-        """
-        record = None if self._followed is None else self._followed.record(namespace)
-        return await self.policies(namespace) if record is None else _decode(record.value)
-
     async def create_namespace(self, namespace: NamespaceName, policies: Document) -> None:
         check_entity_name(namespace.local, "namespace")
-        tenant = await self._store.get(_TENANTS + namespace.tenant)
-        if tenant is None:
-            raise NotFound("Tenant does not exist")
-        key = f"{_NAMESPACES}{namespace}"
-        if await self._store.get(key) is not None:
-            raise Conflict("Namespace already exists")
-        try:
-            revision = await self._store.transact(
-                [
-                    Check(_TENANTS + namespace.tenant, tenant.revision),
-                    Put(key, _encode(policies), expected=ABSENT),
-                ]
-            )
-        except BadRevision as error:
-            raise Conflict("Namespace already exists") from error
-        if self._followed is not None:
-            self._followed.seen(Record(key, _encode(policies), revision))
+        key, value = f"{_NAMESPACES}{namespace}", _encode(policies)
+        for _ in range(CAS_ATTEMPTS_MAX):
+            tenant = await self._store.get(_TENANTS + namespace.tenant)
+            if tenant is None:
+                raise NotFound("Tenant does not exist")
+            try:
+                # The tenant is written, not only checked: its deletion may have listed already.
+                revision = await self._store.transact(
+                    [
+                        Put(key, value, expected=ABSENT),
+                        Put(tenant.key, tenant.value, expected=tenant.revision),
+                    ]
+                )
+            except BadRevision as error:
+                if error.key == key:
+                    raise Conflict("Namespace already exists") from error
+                continue
+            self._wrote(Record(key, value, revision))
+            return
+        raise Conflict(f"Tenant {namespace.tenant} is being changed by others; try again")
+
+    async def namespace_check(self, namespace: NamespaceName, *, fresh: bool) -> Check:
+        """What a transaction that creates something in the namespace checks.
+
+        Without `fresh` it is of the record in memory, if that is followed: one that is out of
+        date fails the transaction. Raises NotFound and BeingDeleted.
+        """
+        followed = self._followed
+        record = None if fresh or followed is None else followed.record(namespace)
+        if record is None:
+            record = await self._store.get(f"{_NAMESPACES}{namespace}")
+            if record is None:
+                raise NotFound("Namespace does not exist")
+            self._wrote(record)
+        refuse_marked(_decode(record.value), f"Namespace {namespace}")
+        return Check(record.key, record.revision)
 
     async def update_policies(
-        self, namespace: NamespaceName, change: Callable[[Document], Document]
+        self,
+        namespace: NamespaceName,
+        change: Callable[[Document], Document],
+        *,
+        while_deleted: bool = False,
     ) -> None:
-        """Applies `change` to the policies by compare-and-swap; it may run more than once."""
-        await self._update(f"{_NAMESPACES}{namespace}", change, "Namespace does not exist")
+        """Applies `change` to the policies by compare-and-swap; it may run more than once.
 
-    async def delete_namespace(self, namespace: NamespaceName) -> None:
-        """The caller has made sure that the namespace holds no topics."""
-        # What the backlog job left of it first: broken off between, the deletion is begun again.
+        Raises BeingDeleted, unless `while_deleted`.
+        """
+
+        def checked(document: Document) -> Document:
+            if not while_deleted:
+                refuse_marked(document, f"Namespace {namespace}")
+            return change(document)
+
+        await self._update(f"{_NAMESPACES}{namespace}", checked, "Namespace does not exist")
+
+    def namespace_deletion(self, namespace: NamespaceName) -> MarkedDeletion:
+        """Deletes the namespace's record once its topics are deleted."""
+        return MarkedDeletion(
+            self._store,
+            f"{_NAMESPACES}{namespace}",
+            what=f"Namespace {namespace}",
+            absent="Namespace does not exist",
+            written=self._wrote,
+        )
+
+    async def forget_backlog(self, namespace: NamespaceName) -> None:
+        """Deletes what the backlog job recorded of the namespace."""
         await self._store.delete(record_key(str(namespace)))
-        if not await self._store.delete(f"{_NAMESPACES}{namespace}"):
-            raise NotFound("Namespace does not exist")
 
     # -- clusters --------------------------------------------------------------------------
 
@@ -165,16 +203,40 @@ class Resources:
         record = await self._store.get(partitioned_key(topic))
         return 0 if record is None else int(_decode(record.value)["partitions"])
 
+    async def partitions_check(self, topic: TopicName) -> tuple[int, Check]:
+        """As `partitions`, with what a transaction that creates one of them checks.
+
+        Raises BeingDeleted.
+        """
+        key = partitioned_key(topic)
+        record = await self._store.get(key)
+        if record is None:
+            return 0, Check(key, ABSENT)
+        document = _decode(record.value)
+        refuse_marked(document, f"Partitioned topic {topic}")
+        return int(document["partitions"]), Check(key, record.revision)
+
     async def create_partitioned(
         self, topic: TopicName, partitions: int, properties: Document | None = None
     ) -> None:
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise PreconditionFailed("Number of partitions should be between 1 and 100000")
-        document = {"partitions": partitions, "properties": properties or {}}
-        await self._create(partitioned_key(topic), document, "This topic already exists")
+        key = partitioned_key(topic)
+        value = _encode({"partitions": partitions, "properties": properties or {}})
+        for attempt in range(CAS_ATTEMPTS_MAX):
+            namespace = await self.namespace_check(topic.namespace, fresh=attempt > 0)
+            try:
+                await self._store.transact([Put(key, value, expected=ABSENT), namespace])
+            except BadRevision as error:
+                if error.key == key:
+                    raise Conflict("This topic already exists") from error
+                continue
+            return
+        raise Conflict(f"Namespace {topic.namespace} is being changed by others; try again")
 
     async def grow_partitions(self, topic: TopicName, partitions: int) -> None:
         def grow(document: Document) -> Document:
+            refuse_marked(document, f"Partitioned topic {topic}")
             if partitions <= int(document["partitions"]):
                 raise PreconditionFailed(
                     "Number of partitions should be greater than the existing number of partitions"
@@ -185,9 +247,15 @@ class Resources:
             raise PreconditionFailed("Number of partitions should be between 1 and 100000")
         await self._update(partitioned_key(topic), grow, f"Partitioned Topic {topic} not found")
 
-    async def delete_partitioned(self, topic: TopicName) -> None:
-        if not await self._store.delete(partitioned_key(topic)):
-            raise NotFound(f"Partitioned Topic not found: {topic}")
+    def partitioned_deletion(self, topic: TopicName) -> MarkedDeletion:
+        """Deletes the topic's record once its partitions are deleted."""
+        return MarkedDeletion(
+            self._store,
+            partitioned_key(topic),
+            what=f"Partitioned topic {topic}",
+            absent=f"Partitioned Topic not found: {topic}",
+            written=lambda _: None,
+        )
 
     async def partitioned_topics(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
         prefix = f"{_PARTITIONED}{namespace}/{domain}/"
@@ -202,11 +270,11 @@ class Resources:
     async def update_partitioned_properties(
         self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]
     ) -> None:
-        await self._update(
-            partitioned_key(topic),
-            lambda document: {**document, "properties": change(document.get("properties") or {})},
-            f"Partitioned Topic not found: {topic}",
-        )
+        def changed(document: Document) -> Document:
+            refuse_marked(document, f"Partitioned topic {topic}")
+            return {**document, "properties": change(document.get("properties") or {})}
+
+        await self._update(partitioned_key(topic), changed, f"Partitioned Topic not found: {topic}")
 
     # -- documents -------------------------------------------------------------------------
 
@@ -232,10 +300,15 @@ class Resources:
                 revision = await self._store.put(key, changed, expected=record.revision)
             except BadRevision:
                 continue
-            if self._followed is not None and key.startswith(_NAMESPACES):
-                self._followed.seen(Record(key, changed, revision))
+            if key.startswith(_NAMESPACES):
+                self._wrote(Record(key, changed, revision))
             return
         raise Conflict(f"{key} is being changed by others; try again")
+
+    def _wrote(self, namespace: Record) -> None:
+        """The namespace's record was just written or read here."""
+        if self._followed is not None:
+            self._followed.seen(namespace)
 
 
 def partitioned_key(topic: TopicName) -> str:

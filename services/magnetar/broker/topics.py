@@ -23,13 +23,14 @@ from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.ownership import Inside
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.ownership.splitting import TopicLoad
-from magnetar.broker.partition_names import may_be_asked_for, may_be_partition
+from magnetar.broker.partition_names import may_be_asked_for
 from magnetar.broker.resources import Resources
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic_creation import TopicCreation
+from magnetar.broker.topic_ledgers import TopicLedgers, ledger_name
 from magnetar.broker.topic_news import OnTopic, TopicNews
 from magnetar.core.collecting import collecting
 from magnetar.core.errors import (
@@ -65,11 +66,6 @@ class _Opening:
     creates: bool
 
 
-def ledger_name(topic: TopicName) -> str:
-    """The managed ledger of a persistent topic."""
-    return f"{topic.namespace}/persistent/{topic.encoded_local}"
-
-
 class TopicRegistry:
     """See the module's text."""
 
@@ -90,6 +86,7 @@ class TopicRegistry:
         self._drained: dict[str, Topic] = {}  # closed, and their clients are not told yet
         self.ownership: Ownership = AlwaysOwned(resources, self)
         self.creation = TopicCreation(context.policies, settings.default_partitions, self.names)
+        self._topic_ledgers = TopicLedgers(ledgers, resources, self.creation, context.policies)
         self.news, self._closed, self._given_up = TopicNews(), False, 0
 
     def __iter__(self) -> Iterator[Topic]:
@@ -110,17 +107,22 @@ class TopicRegistry:
 
     # -- finding ---------------------------------------------------------------------------
 
-    async def exists(self, name: TopicName) -> bool:
-        """Whether the very topic (not its partitioned parent) exists."""
+    async def exists(self, name: TopicName, *, half_deleted: bool = False) -> bool:
+        """Whether the very topic (not its partitioned parent) exists.
+
+        With `half_deleted`, also one whose deletion was cut short: `delete` finishes it.
+        """
         if str(name) in self._open or not name.persistent:
             return str(name) in self._open
-        return await self._ledgers.exists(ledger_name(name))
+        return await self._ledgers.exists(ledger_name(name), half_deleted=half_deleted)
 
-    async def names(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
-        """All topics and partitions of the namespace, in order."""
+    async def names(
+        self, namespace: NamespaceName, domain: str, *, half_deleted: bool = False
+    ) -> list[TopicName]:
+        """All topics and partitions of the namespace, in order; `half_deleted` as for `exists`."""
         if domain == "persistent":
             prefix = f"{namespace}/persistent/"
-            names = await self._ledgers.names(prefix)
+            names = await self._ledgers.names(prefix, half_deleted=half_deleted)
             return [
                 TopicName.from_encoded(domain, namespace, name.removeprefix(prefix))
                 for name in names
@@ -199,14 +201,20 @@ class TopicRegistry:
 
     async def _open_topic(self, name: TopicName, create: bool) -> Topic:
         given_up = self._given_up
-        await self._check_namespace(name)
+        await self._topic_ledgers.check_namespace(name)
         topic: Topic
         if name.persistent:
             ledger, is_new = await self._open_ledger(name, create)
             topic = PersistentTopic(name, ledger, self._context)
-            await topic.recover_index()
+            try:
+                await topic.recover_index()
+            except BaseException:
+                # Left open it would serve the next opener, after another owner wrote to the log.
+                topic.abandon()
+                raise
         else:
-            await may_be_partition(self._resources, name, create=create)
+            await self._topic_ledgers.check_may_be_new(name, create=create)
+            await self._topic_ledgers.check_namespace(name)  # marked during the wait: not listed
             is_new = True
             topic = NonPersistentTopic(name, self._context)
         if self._closed:
@@ -226,28 +234,13 @@ class TopicRegistry:
         return topic
 
     async def _open_ledger(self, name: TopicName, create: bool) -> tuple[ManagedLedger, bool]:
-        """The topic's log, and whether it was created. What exists is not asked whether it may."""
+        """The topic's log, and whether it was created."""
         try:
-            with contextlib.suppress(NotFound):
-                return await self._ledgers.open(ledger_name(name), create=False), False
-            if await may_be_partition(self._resources, name, create=create):
-                return await self._ledgers.open(ledger_name(name), create=True), True
-            await self._context.policies.begin(name)
-            if not self.creation.capped(name):
-                return await self._ledgers.open(ledger_name(name), create=True), True
-            async with self.creation.lock:
-                await self.creation.check_topic(name)
-                return await self._ledgers.open(ledger_name(name), create=True), True
+            return await self._topic_ledgers.open(name, create=create)
         except ManagedLedgerFenced as error:
             await self.ownership.doubt(name)
             await self.ownership.require(name)
             raise ServiceNotReady(f"Topic {name} is being moved, please retry") from error
-
-    async def _check_namespace(self, name: TopicName) -> None:
-        try:
-            await self._resources.policies_known(name.namespace)
-        except NotFound as error:
-            raise TopicNotFound(f"Namespace not found: {name.namespace}") from error
 
     # -- creating and deleting -------------------------------------------------------------
 
@@ -261,9 +254,16 @@ class TopicRegistry:
     async def create_partitioned(
         self, name: TopicName, partitions: int, properties: dict[str, str]
     ) -> None:
-        """The partitioned topic and each of its partitions."""
-        await self._check_namespace(name)
+        """The partitioned topic and each of its partitions; also if the caller is cancelled."""
+        await self._topic_ledgers.check_namespace(name)
         await self.creation.check_partitions(name, partitions)
+        await self._context.tasks.finish(
+            self._create_partitioned(name, partitions, properties), f"create {name}"
+        )
+
+    async def _create_partitioned(
+        self, name: TopicName, partitions: int, properties: dict[str, str]
+    ) -> None:
         await self._context.policies.begin(name)
         await self._resources.create_partitioned(name, partitions, dict(properties))
         await self.create_partitions(name, 0, partitions)
@@ -277,7 +277,7 @@ class TopicRegistry:
             if self.ownership.owns(partition):
                 await self.get_or_open(partition, create=True)
             else:
-                await self._ledgers.declare(ledger_name(partition))
+                await self._topic_ledgers.declare(partition)
 
     async def unload(self, name: TopicName) -> None:
         """Sends its clients away; the topic opens again at the next request."""
@@ -314,14 +314,19 @@ class TopicRegistry:
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Deletes the topic with its data and cursors; raises PreconditionFailed while in use.
 
-        With `force` one that is not loaded is not opened for that: it may be past opening.
+        With `force` a persistent one is not opened for that: it may be past opening, and topics
+        of a namespace that is being deleted are not opened at all.
         """
         full = str(name)
-        if not (force and name.persistent) or full in self._open or full in self._opening:
+        if not (force and name.persistent):
             try:
                 await self.get_or_open(name, create=False)
             except (TopicNotFound, NotAllowed) as error:
                 raise NotFound(f"Topic not found: {full}") from error
+        elif (opening := self._opening.get(full)) is not None:
+            await asyncio.wait([opening.topic], timeout=OPEN_TIMEOUT_S)
+        if full in self._open:
+            await self.ownership.require(name)
         await self._context.tasks.finish(self._delete(name, force), f"delete {name}")
 
     async def delete_if(self, topic: Topic, holds: Callable[[Topic], bool]) -> None:

@@ -43,7 +43,8 @@ class TaskSet:
     async def finish(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
         """The result of `coroutine`, which runs to its end even where the caller is cancelled.
 
-        For what must not be cut in the middle: a write, and the memory of what was written. Raises
+        For what must not be cut in the middle: a write, and the memory of what was written. What
+        it raises is logged if the caller was cancelled and hears nothing of it. Raises
         ServiceNotReady after `stop()`.
         """
         if self._stopped:
@@ -52,7 +53,11 @@ class TaskSet:
         task = asyncio.get_running_loop().create_task(coroutine, name=f"{self.owner}/{name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._finished)
+            raise
 
     def _finished(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

@@ -5,9 +5,8 @@ other. `close` closes what is open, CLOSED_AT_ONCE_MAX at a time, then stops the
 """
 
 import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -37,7 +36,7 @@ from magnetar.managed_ledger.record import (
     managed_ledger_key,
 )
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
-from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
+from magnetar.metadata.store import ABSENT, BadRevision, Check, MetadataStore, Put
 from magnetar.offload.cold import ColdLedgers
 
 CLOSED_AT_ONCE_MAX: Final = 64
@@ -121,10 +120,13 @@ class ManagedLedgerFactory:
         """The managed ledgers that are open here, by name."""
         return dict(self._open)
 
-    async def open(self, name: str, *, create: bool = True) -> ManagedLedger:
+    async def open(
+        self, name: str, *, create: bool = True, checks: Sequence[Check] = ()
+    ) -> ManagedLedger:
         """The one instance of this process; concurrent openers get the same.
 
-        Raises NotFound where it does not exist and `create` is false.
+        Raises NotFound where it does not exist and `create` is false. It is created only while
+        `checks` hold: raises BadRevision of one that does not.
         """
         managed_ledger = self._open.get(name)
         if managed_ledger is not None and not managed_ledger.fenced:
@@ -138,7 +140,7 @@ class ManagedLedgerFactory:
                 managed_ledger = None
             if managed_ledger is None:
                 managed_ledger = await open_managed_ledger(
-                    name, self._context, create=create, on_closed=self._forget
+                    name, self._context, create=create, checks=checks, on_closed=self._forget
                 )
                 self._open[name] = managed_ledger
             return managed_ledger
@@ -147,29 +149,39 @@ class ManagedLedgerFactory:
         if self._open.get(managed_ledger.name) is managed_ledger:
             del self._open[managed_ledger.name]
 
-    async def declare(self, name: str) -> None:
+    async def declare(self, name: str, checks: Sequence[Check] = ()) -> None:
         """Records it where it does not exist, without opening it: its owner will.
 
         Takes no guard: an empty record, made only where there is none, gets in nobody's way.
+        `checks` as for `open`.
         """
         now_ms = self._context.clock.now_ms()
         record = ManagedLedgerRecord(created_ms=now_ms, modified_ms=now_ms)
-        with contextlib.suppress(BadRevision):
-            await self._store.put(managed_ledger_key(name), encode(record), expected=ABSENT)
+        key = managed_ledger_key(name)
+        try:
+            await self._store.transact([Put(key, encode(record), ABSENT), *checks])
+        except BadRevision as error:
+            if error.key != key:
+                raise
 
-    async def exists(self, name: str) -> bool:
-        """Whether it can be opened without creating it."""
+    async def exists(self, name: str, *, half_deleted: bool = False) -> bool:
+        """Whether it can be opened without creating it.
+
+        With `half_deleted`, also whether a deletion of it was cut short: `delete` finishes it.
+        """
         key = managed_ledger_key(name)
         stored = await self._store.get(key)
-        return stored is not None and not decode_managed_ledger(key, stored.value).deleted
+        if stored is None:
+            return False
+        return half_deleted or not decode_managed_ledger(key, stored.value).deleted
 
-    async def names(self, prefix: str) -> list[str]:
-        """The names of all that begin with `prefix`, in order."""
+    async def names(self, prefix: str, *, half_deleted: bool = False) -> list[str]:
+        """The names of all that begin with `prefix`, in order; `half_deleted` as for `exists`."""
         skip = len(MANAGED_LEDGERS_PREFIX)
         return [
             stored.key[skip:]
             for stored in await self._store.list(managed_ledger_key(prefix))
-            if not decode_managed_ledger(stored.key, stored.value).deleted
+            if half_deleted or not decode_managed_ledger(stored.key, stored.value).deleted
         ]
 
     async def info(self, name: str) -> ManagedLedgerInfo:

@@ -8,7 +8,7 @@ Deleting marks the record first; whoever finds the mark finishes the deletion.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -36,7 +36,7 @@ from magnetar.managed_ledger.record import (
     managed_ledger_key,
 )
 from magnetar.managed_ledger.restoring import restore_cursor
-from magnetar.metadata.store import ABSENT, BadRevision, Delete, Put, Record
+from magnetar.metadata.store import ABSENT, BadRevision, Check, Delete, Put, Record
 
 CURSORS_LOADED_AT_ONCE_MAX: Final = 32
 ATTEMPTS_MAX: Final = 8
@@ -47,10 +47,14 @@ async def open_managed_ledger(
     context: Context,
     *,
     create: bool,
+    checks: Sequence[Check] = (),
     on_closed: Callable[[ManagedLedger], None],
 ) -> ManagedLedger:
-    """Raises NotFound where it does not exist and is not to be created."""
-    record, revision = await _record(name, context, create=create)
+    """Raises NotFound where it does not exist and is not to be created.
+
+    It is created in a transaction with `checks`; raises BadRevision of one that does not hold.
+    """
+    record, revision = await _record(name, context, create=create, checks=checks)
     index = LedgerIndex(record.last_position)
     ledger_list = LedgerList(name, record, revision, index, context)
     await _load_ledgers(record, index, ledger_list, context)
@@ -66,7 +70,9 @@ async def open_managed_ledger(
     return managed_ledger
 
 
-async def _record(name: str, context: Context, *, create: bool) -> tuple[ManagedLedgerRecord, int]:
+async def _record(
+    name: str, context: Context, *, create: bool, checks: Sequence[Check]
+) -> tuple[ManagedLedgerRecord, int]:
     key = managed_ledger_key(name)
     for _ in range(ATTEMPTS_MAX):
         stored = await context.store.get(key)
@@ -80,8 +86,12 @@ async def _record(name: str, context: Context, *, create: bool) -> tuple[Managed
             raise NotFound(f"managed ledger {name} does not exist")
         now_ms = context.clock.now_ms()
         record = ManagedLedgerRecord(created_ms=now_ms, modified_ms=now_ms)
-        with suppress(BadRevision):  # someone else created it meanwhile
-            return record, await write_guarded(context, name, [Put(key, encode(record), ABSENT)])
+        put = Put(key, encode(record), ABSENT)
+        try:
+            return record, await write_guarded(context, name, [put, *checks])
+        except BadRevision as error:
+            if error.key != key:  # else someone else created it meanwhile
+                raise
     raise MetadataError(f"{key} changed {ATTEMPTS_MAX} times while it was opened")
 
 

@@ -16,6 +16,7 @@ from tests.support.brokers import (
 )
 from tests.support.late_store import LateStore
 
+from magnetar.admin.deletion import delete_namespace
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.ownership.bundles import RING_END, Bundle
 from magnetar.broker.ownership.records import (
@@ -144,7 +145,7 @@ async def test_bundles_of_a_deleted_namespace_are_let_go_before_others_are_claim
             await find(cluster, topic)
         assert len(await owners(cluster)) == 4
         resources = first.service.resources
-        await resources.delete_namespace(NAMESPACE)
+        await delete_namespace(first.service, NAMESPACE, force=False)
         await resources.create_namespace(NAMESPACE, default_policies(first.service.cluster, 3))
         for topic in topics:
             await find(cluster, topic, by=second)

@@ -183,10 +183,12 @@ def topic_name(local: str) -> TopicName:
     return parse_topic(f"persistent://t1/n1/{local}")
 
 
-async def start_service(settings: BrokerSettings | None = None) -> BrokerService:
+async def start_service(
+    settings: BrokerSettings | None = None, store: MemoryStore | None = None
+) -> BrokerService:
     """A broker with tenant `t1`, namespace `t1/n1`, and no listener."""
     clock = SystemClock()
-    store = MemoryStore(clock)
+    store = store or MemoryStore(clock)
     ledgers = LedgerClient(store, LocalBookies([MemoryBookie()]), clock, SINGLE)
     factory = ManagedLedgerFactory(store, ledgers, clock)
     service = BrokerService(settings or BrokerSettings(), store, factory, clock)

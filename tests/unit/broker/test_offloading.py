@@ -6,7 +6,7 @@ from tests.unit.ledger.stage import publish
 from magnetar.broker.offloading import offload_defaults, publish_defaults
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topics import ledger_name
+from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.memory import MemoryStore

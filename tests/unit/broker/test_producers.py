@@ -356,3 +356,65 @@ async def test_closing_all_tells_everyone(registry: ProducerRegistry, sink: Reco
     assert list(registry) == []
     assert registry.waiting_count == 0
     await registry.add(new_producer(sink, mode=EXCLUSIVE))
+
+
+async def test_a_producer_on_its_way_rests_with_its_topic(
+    registry: ProducerRegistry, sink: RecordingSink
+) -> None:
+    """The former holder turns out to be dead while the lease is in doubt."""
+    dead = RecordingSink()
+    await registry.add(new_producer(dead, "n"))
+    coming = new_producer(sink, "n")
+    adding = asyncio.create_task(registry.add(coming))
+    await asyncio.sleep(0)
+    registry.rest()
+    dead.pings[0].set_result(False)
+    await adding
+    assert not coming.ready
+    assert coming.admitted, "its client is told that it may send: it is asked to send again"
+    registry.resume()
+    assert coming.ready
+
+
+async def test_a_producer_that_becomes_exclusive_while_the_topic_rests_rests(
+    registry: ProducerRegistry, sink: RecordingSink, epochs: Epochs
+) -> None:
+    epochs.held = asyncio.Event()
+    coming = new_producer(sink, mode=EXCLUSIVE)
+    adding = asyncio.create_task(registry.add(coming))
+    await asyncio.sleep(0)
+    registry.rest()
+    epochs.held.set()
+    await adding
+    assert (coming.ready, coming.admitted) == (False, True)
+    coming.missed = True  # it sent something, which was not taken
+    registry.resume()
+    assert sink.sent_away == [coming]
+
+
+async def test_those_that_wait_get_their_turn_when_the_topic_goes_on(
+    registry: ProducerRegistry, sink: RecordingSink, epochs: Epochs
+) -> None:
+    holder, waiting = new_producer(sink, mode=EXCLUSIVE), new_producer(sink, mode=WAIT)
+    await registry.add(holder)
+    await registry.add(waiting)
+    registry.rest()
+    await _leaves(registry, holder)
+    assert epochs.stored == [0], "nothing is written while the lease is in doubt"
+    assert not sink.ready
+    assert not sink.refused
+    registry.resume()
+    await _turns()
+    assert sink.ready == [waiting]
+    assert waiting.ready
+
+
+async def test_a_producer_that_is_being_closed_takes_nothing_when_the_topic_goes_on(
+    registry: ProducerRegistry, sink: RecordingSink
+) -> None:
+    closing = new_producer(sink)
+    await registry.add(closing)
+    registry.rest()
+    closing.when_drained(lambda: None)
+    registry.resume()
+    assert not closing.ready

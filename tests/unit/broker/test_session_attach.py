@@ -47,6 +47,13 @@ async def eventually(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+def resting(service: BrokerService) -> PersistentTopic:
+    """The topic, whose broker's lease is in doubt."""
+    topic = topic_of(service)
+    topic.suspend()
+    return topic
+
+
 def producer(request_id: int, producer_id: int = 1, **more: Any) -> bytes:
     command = pb.CommandProducer(
         topic=TOPIC, producer_id=producer_id, request_id=request_id, **more
@@ -355,3 +362,19 @@ async def test_a_stopping_broker_sends_lookups_away(broker: tuple[BrokerService,
         answer = await peer.until(CommandType.LOOKUP_RESPONSE)
         assert answer.response == pb.CommandLookupTopicResponse.Failed
         assert answer.error == ServerError.SERVICE_NOT_READY
+
+
+async def test_a_producer_asked_for_again_while_its_topic_rests_is_not_told_to_wait(
+    broker: tuple[BrokerService, int], peer: Peer
+) -> None:
+    """Its client would send nothing until it hears a second time, which never comes."""
+    service, _ = broker
+    peer.write(producer(1))
+    assert (await peer.until(CommandType.PRODUCER_SUCCESS)).producer_ready
+    topic = resting(service)
+    peer.write(producer(2))
+    again = await peer.until(CommandType.PRODUCER_SUCCESS)
+    assert (again.request_id, again.producer_ready) == (2, True)
+    assert not any(each.ready for each in topic.producers)
+    topic.resume()
+    assert all(each.ready for each in topic.producers)

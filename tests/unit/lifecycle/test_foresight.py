@@ -10,7 +10,7 @@ from tests.unit.lifecycle.world import ENTRIES_PER_LEDGER, World, world
 from magnetar.broker.lifecycle.effect import Effect, Supposed, on_loaded, on_recorded
 from magnetar.broker.lifecycle.enforcing import refusal
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import ledger_name
+from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, COMPACTION_THRESHOLD, MESSAGE_TTL, RETENTION
 
 ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")

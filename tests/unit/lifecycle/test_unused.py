@@ -10,7 +10,8 @@ from magnetar.broker.policies.store import policies_key
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.ids import EARLIEST
-from magnetar.policies.lifecycle import RETENTION, SUBSCRIPTION_EXPIRATION
+from magnetar.ledger.metadata import ledger_key
+from magnetar.policies.lifecycle import INACTIVE_TOPICS, RETENTION, SUBSCRIPTION_EXPIRATION
 
 DAY_MS = 86_400_000
 MONTH_MINUTES = 30 * 1440
@@ -96,6 +97,40 @@ async def test_a_policy_that_was_lifted_meanwhile_expires_nothing(
         monkeypatch.setattr(PersistentTopic, "delete_subscription", slowly)
         await w.upkeep.expire_subscriptions()
         assert set(topic.subscriptions) == {"second"}
+
+
+@pytest.mark.parametrize(
+    "mode", ["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
+)
+async def test_a_topic_whose_only_subscription_cannot_be_read_is_in_use(mode: str) -> None:
+    """The bookies of its cursor's ledger may be away; it needs the messages when they are back."""
+    async with world() as w:
+        topic = await w.topic("t", "sub")
+        positions = await w.publish(topic, 3)
+        cursor = topic.subscriptions["sub"].cursor
+        cursor.ack(*positions[1])
+        await cursor.flush()
+        assert cursor.log is not None
+        lost = cursor.log.ledger_id
+        await w.service.topics.unload(topic.name)
+        assert await w.service.store.delete(ledger_key(lost))
+        topic = await w.topic("t")
+        assert list(topic.managed_ledger.broken_cursors) == ["sub"]
+        inactive = {
+            "deleteWhileInactive": True,
+            "maxInactiveDurationSeconds": 60,
+            "inactiveTopicDeleteMode": mode,
+        }
+        await w.set(INACTIVE_TOPICS, inactive, topic)
+        for _ in range(3):
+            w.clock.advance(DAY_MS)
+            await w.upkeep.delete_unused()
+        assert w.service.topics.loaded(topic.name) is topic
+        await topic.delete_subscription("sub")
+        for _ in range(2):
+            w.clock.advance(DAY_MS)
+            await w.upkeep.delete_unused()
+        assert w.service.topics.loaded(topic.name) is None
 
 
 async def test_a_topic_made_anew_begins_without_policies() -> None:

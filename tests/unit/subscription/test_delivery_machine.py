@@ -282,7 +282,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         try:
             if hasattr(self, "rig"):
                 self.drain()
-                self.run(self.subscription.close())
+                self.subscription.end()
                 self.run(anext(self.opened, None))
         finally:
             self.loop.close()

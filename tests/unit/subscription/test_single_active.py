@@ -7,7 +7,7 @@ import pytest
 from magnetar.broker.dispatch import active_news
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
-from magnetar.core.errors import ConsumerBusy, ConsumerNotFound, MagnetarError, MetadataError
+from magnetar.core.errors import ConsumerBusy, ConsumerNotFound, MagnetarError
 from magnetar.core.ids import LATEST, Position
 
 EXCLUSIVE, FAILOVER = SubType.Exclusive, SubType.Failover
@@ -271,17 +271,6 @@ async def test_end_of_topic_is_told_once_when_all_is_acked(rig):
     assert sink.ended == 1
 
 
-async def test_unsubscribe_is_for_the_only_active_consumer(rig):
-    subscription = await rig.subscription()
-    first, _ = await rig.attach(subscription, "a", FAILOVER)
-    second, second_sink = await rig.attach(subscription, "b", FAILOVER)
-    with pytest.raises(MetadataError, match="Unconnected or shared consumer attempting"):
-        subscription.unsubscribe(second)
-    subscription.unsubscribe(first, force=True)
-    assert second_sink.closed == [second.spec.consumer_id]
-    assert not subscription.is_connected
-
-
 async def test_seek_disconnects_and_moves(rig):
     positions = await rig.publish_texts(10)
     subscription = await rig.subscription()
@@ -293,6 +282,18 @@ async def test_seek_disconnects_and_moves(rig):
     assert subscription.cursor.backlog == 6
     _, sink = await rig.attach(subscription, "a", EXCLUSIVE)
     assert sink.texts == ["4", "5", "6", "7", "8", "9"]
+
+
+async def test_a_seek_into_a_batch_is_one_step_also_if_its_client_leaves(rig, make_entry):
+    positions = await rig.publish(*[make_entry(str(each), batch=8) for each in range(3)])
+    subscription = await rig.subscription()
+    seeking = asyncio.ensure_future(subscription.seek(Position(*positions[1]), 0b11110000))
+    await asyncio.sleep(0)
+    seeking.cancel()
+    await asyncio.wait([seeking])
+    _, sink = await rig.attach(subscription, "a", EXCLUSIVE)
+    assert subscription.cursor.remaining_batch(*positions[1]) == 0b11110000
+    assert sink.texts[0] == "1", "it attached behind the seek"
 
 
 async def test_seek_into_a_batch(rig, make_entry):
@@ -337,8 +338,8 @@ async def test_seek_to_time_skip_expire_peek_clear(rig, make_entry):
 async def test_close_sends_everyone_away(rig):
     subscription = await rig.subscription()
     consumer, sink = await rig.attach(subscription, "a", EXCLUSIVE)
-    await subscription.close()
-    await subscription.close()
+    subscription.end()
+    subscription.end()
     assert sink.closed == [consumer.spec.consumer_id]
     await rig.publish_texts(1)
     assert sink.texts == []

@@ -4,6 +4,7 @@ As in a broker alone, everything is checked before the first part is deleted: cl
 connected anywhere refuse the whole. What a failure leaves half deleted can be deleted again.
 """
 
+import contextlib
 from typing import Final
 from urllib.parse import quote
 
@@ -23,27 +24,39 @@ from magnetar.admin.cluster.partitions import (
 )
 from magnetar.admin.cluster.peers import Handler, Peers, together
 from magnetar.admin.context import service_of, subscription_not_found, text_of, topic_of
-from magnetar.admin.deletion import refuse_namespace_in_use, refuse_topic_in_use
+from magnetar.admin.deletion import (
+    forget_namespace,
+    forget_partitioned,
+    partitioned_topics,
+    refuse_namespace_in_use,
+    refuse_topic_in_use,
+)
 from magnetar.broker.service import BrokerService
-from magnetar.core.errors import PreconditionFailed
+from magnetar.core.errors import NotFound, PreconditionFailed
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 
 TOPICS_AT_ONCE: Final = 64
 
 
 async def delete_partitioned(
-    peers: Peers, service: BrokerService, name: TopicName, partitions: int, *, force: bool
+    peers: Peers, service: BrokerService, name: TopicName, *, force: bool
 ) -> None:
     """A partitioned topic: its partitions, then its metadata, then its schema."""
-    parts = await existing(service, name, partitions)
-    if not force:
-        for part in parts:
+
+    async def parts(*, half_deleted: bool) -> list[TopicName]:
+        partitions = await service.resources.partitions(name)
+        return await existing(service, name, partitions, half_deleted=half_deleted)
+
+    async def check() -> None:
+        for part in [] if force else await parts(half_deleted=False):
             if stats := await stats_of(peers, part):
                 refuse_topic_in_use(*clients_of(stats))
-    await delete_topics(peers, parts)
-    await service.resources.delete_partitioned(name)
-    await service.policies.forget(name)
-    await service.schemas.forget(name)
+
+    async def empty() -> None:
+        await delete_topics(peers, await parts(half_deleted=True))
+
+    await service.resources.partitioned_deletion(name).run(check, empty)
+    await forget_partitioned(service, name)
 
 
 async def delete_topics(peers: Peers, names: list[TopicName]) -> None:
@@ -59,22 +72,32 @@ async def delete_topics(peers: Peers, names: list[TopicName]) -> None:
 async def delete_namespace(
     peers: Peers, request: Request, namespace: NamespaceName, *, force: bool
 ) -> None:
-    """A namespace; with its topics only where that is asked for and allowed."""
+    """A namespace; with its topics only where that is asked for and allowed.
+
+    The owners of its bundles release them once they see that it does not exist any more.
+    """
     service = service_of(request)
-    resources = service.resources
-    partitioned = [
-        name for domain in DOMAINS for name in await resources.partitioned_topics(namespace, domain)
-    ]
-    topics = [name for domain in DOMAINS for name in await topic_names(request, namespace, domain)]
-    await refuse_namespace_in_use(service, namespace, [*partitioned, *topics], force=force)
-    for name in partitioned:
-        partitions = await resources.partitions(name)
-        await delete_partitioned(peers, service, name, partitions, force=True)
-        topics = [topic for topic in topics if topic.base != name]
-    await delete_topics(peers, topics)
-    # Its bundles are let go of by their owners once they see that it is not there any more.
-    await service.policies.documents.forget_namespace(namespace)
-    await resources.delete_namespace(namespace)
+
+    async def topics() -> list[TopicName]:
+        return [
+            name for domain in DOMAINS for name in await topic_names(request, namespace, domain)
+        ]
+
+    async def check() -> None:
+        names = [*await partitioned_topics(service, namespace), *await topics()]
+        await refuse_namespace_in_use(service, namespace, names, force=force)
+
+    async def empty() -> None:
+        for name in await partitioned_topics(service, namespace):
+            with contextlib.suppress(NotFound):  # another request has deleted it
+                await delete_partitioned(peers, service, name, force=True)
+        # Also those whose deletion was cut short: their owners finish it.
+        stored = await service.topics.names(namespace, "persistent", half_deleted=True)
+        served = [name for name in await topics() if not name.persistent]
+        await delete_topics(peers, stored + served)
+        await forget_namespace(service, namespace)
+
+    await service.resources.namespace_deletion(namespace).run(check, empty)
 
 
 async def delete_subscriptions(peers: Peers, request: Request, handler: Handler) -> Response:

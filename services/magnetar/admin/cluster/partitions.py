@@ -44,10 +44,19 @@ def each_partition(merge: Merge) -> Plan:
     return plan
 
 
-async def existing(service: BrokerService, name: TopicName, partitions: int) -> list[TopicName]:
-    """The declared partitions that exist; non-persistent ones do as soon as they are asked for."""
+async def existing(
+    service: BrokerService, name: TopicName, partitions: int, *, half_deleted: bool = False
+) -> list[TopicName]:
+    """The declared partitions that exist; non-persistent ones do as soon as they are asked for.
+
+    With `half_deleted`, also those whose deletion was cut short.
+    """
     parts = [name.partition(index) for index in range(partitions)]
-    return [part for part in parts if not part.persistent or await service.topics.exists(part)]
+    return [
+        part
+        for part in parts
+        if not part.persistent or await service.topics.exists(part, half_deleted=half_deleted)
+    ]
 
 
 # -- merging

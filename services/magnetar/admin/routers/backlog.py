@@ -10,6 +10,7 @@ from magnetar.admin.answers import answer
 from magnetar.admin.cluster.route import at_owner
 from magnetar.admin.context import (
     persistent_topic,
+    refuse_broken,
     refuse_partitioned,
     service_of,
     subscription_not_found,
@@ -72,6 +73,7 @@ async def analyze(request: Request) -> Response:
     await refuse_partitioned(service, name, _ONE_PARTITION)
     topic = await persistent_topic(service, name, "Analyze backlog")
     subscription = topic.subscriptions.get(text_of(request, "subscription"))
+    refuse_broken(topic, text_of(request, "subscription"))
     if subscription is None:
         raise subscription_not_found(text_of(request, "subscription"), name)
     given = await bodies.parse(request, MessageId)

@@ -15,7 +15,7 @@ from magnetar.admin.context import require_namespace, service_of, topic_not_foun
 from magnetar.admin.described import AUTHORITATIVE, described
 from magnetar.admin.routes import Routes
 from magnetar.broker.compaction_state import worst
-from magnetar.broker.topics import ledger_name
+from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.errors import NotAllowed
 
 router = Routes(prefix="/admin/v2", tags=("topics",))

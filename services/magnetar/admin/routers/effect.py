@@ -38,7 +38,7 @@ from magnetar.broker.lifecycle.effect import (
 )
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import ledger_name
+from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.errors import NotFound
 from magnetar.core.names import TopicName
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, MESSAGE_TTL, RETENTION

@@ -15,6 +15,7 @@ from magnetar.admin.context import (
     loaded_topic,
     number_of,
     persistent_topic,
+    refuse_broken,
     refuse_partitioned,
     require_namespace,
     service_of,
@@ -57,6 +58,7 @@ async def peek(request: Request) -> Response:
     if position < 1:
         raise MetadataError("The position to peek at counts from 1", http_status=400)
     subscription = topic.subscriptions.get(text_of(request, "subscription"))
+    refuse_broken(topic, text_of(request, "subscription"))
     if subscription is None:
         # Pulsar creates it, which from then on keeps all data. Its answer is given without that.
         return message_response(await topic.managed_ledger.read_entry(_nth(topic, position)))

@@ -16,7 +16,9 @@ from magnetar.admin.cluster.listing import topic_names
 from magnetar.admin.cluster.route import at_owner, peers_of, planned
 from magnetar.admin.context import (
     existing_namespace,
+    has_subscription,
     namespace_of,
+    refuse_broken,
     require_namespace,
     service_of,
     text_of,
@@ -175,9 +177,13 @@ async def clear_backlog(request: Request) -> Response:
     wanted = request.path_params.get("subscription")
 
     async def clear(topic: Topic) -> None:
-        if isinstance(topic, PersistentTopic):
-            chosen = [each for name, each in topic.subscriptions.items() if wanted in (None, name)]
-            await for_each(chosen, lambda each: each.clear_backlog())
+        if not isinstance(topic, PersistentTopic):
+            return
+        chosen = [each for name, each in topic.subscriptions.items() if wanted in (None, name)]
+        await for_each(chosen, lambda each: each.clear_backlog())
+        for name in topic.broken_subscriptions:
+            if wanted in (None, name):
+                refuse_broken(topic, name)
 
     await _on_each_topic(request, clear)
     return done()
@@ -192,7 +198,7 @@ async def unsubscribe(request: Request) -> Response:
     wanted = text_of(request, "subscription")
 
     async def delete(topic: Topic) -> None:
-        if wanted in topic.subscriptions:
+        if has_subscription(topic, wanted):
             await topic.delete_subscription(wanted)
 
     await _on_each_topic(request, delete)

@@ -132,6 +132,8 @@ async def _copy_subscriptions(
         for subscription, each in model.subscriptions.items()
         if each.cursor.durable
     }
+    for subscription, (cursor_log, _) in model.managed_ledger.broken_cursors.items():
+        wanted[subscription] = dict(cursor_log.record.properties)
     for index in range(first, end):
         topic = await service.topics.get_or_open(name.partition(index), create=True)
         if isinstance(topic, PersistentTopic):
@@ -146,8 +148,7 @@ async def _copy_subscriptions(
 async def remove_partitioned(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     refuse_partition_name(name)
-    partitions = await service.resources.partitions(name)
-    if not partitions:
+    if not await service.resources.partitions(name):
         if await service.topics.exists(name):
             raise Conflict(
                 f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic "
@@ -156,9 +157,9 @@ async def remove_partitioned(request: Request) -> Response:
         raise NotFound(f"Topic {name} not found.")
     force = bodies.flag(request, "force")
     if (peers := peers_of(request)) is not None:
-        await cluster_deletion.delete_partitioned(peers, service, name, partitions, force=force)
+        await cluster_deletion.delete_partitioned(peers, service, name, force=force)
     else:
-        await delete_partitioned(service, name, partitions, force=force)
+        await delete_partitioned(service, name, force=force)
     return done()
 
 

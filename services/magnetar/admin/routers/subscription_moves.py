@@ -13,6 +13,7 @@ from magnetar.admin.cluster.route import at_owner, planned
 from magnetar.admin.context import (
     loaded_parts,
     number_of,
+    refuse_broken,
     refuse_partitioned,
     service_of,
     subscription_not_found,
@@ -128,11 +129,15 @@ async def expire(request: Request) -> Response:
 @planned(each_partition(all_done()))
 async def expire_all(request: Request) -> Response:
     found: list[PersistentSubscription] = []
+    broken: list[tuple[PersistentTopic, str]] = []
     for part in await loaded_parts(service_of(request), topic_of(request)):
         if not isinstance(part, PersistentTopic):
             raise NotAllowed("Expire messages on a non-persistent topic is not allowed")
         found += part.subscriptions.values()
+        broken += [(part, name) for name in part.broken_subscriptions]
     await _expire(request, found)
+    for part, name in broken:  # once all others are done
+        refuse_broken(part, name)
     return done()
 
 
@@ -194,6 +199,7 @@ async def _subscriptions(request: Request) -> list[PersistentSubscription]:
     for part in await loaded_parts(service_of(request), name):
         if not isinstance(part, PersistentTopic):
             raise _not_persistent(name)
+        refuse_broken(part, wanted)
         if (subscription := part.subscriptions.get(wanted)) is not None:
             found.append(subscription)
     if not found:

@@ -21,7 +21,9 @@ from magnetar.admin.cluster.partitions import (
 )
 from magnetar.admin.cluster.route import at_owner, planned
 from magnetar.admin.context import (
+    has_subscription,
     loaded_parts,
+    refuse_broken,
     require_namespace,
     service_of,
     subscription_not_found,
@@ -33,7 +35,8 @@ from magnetar.admin.documents import MessageId
 from magnetar.admin.each import for_each
 from magnetar.admin.routes import Routes
 from magnetar.broker.session.refused import NO_REPLICATED_SUBSCRIPTIONS
-from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic.subscribe import SubscriptionExists
 from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed, TopicNotFound
 from magnetar.core.ids import LATEST
@@ -50,6 +53,8 @@ async def list_subscriptions(request: Request) -> Response:
     names: set[str] = set()
     for topic in await loaded_parts(service_of(request), topic_of(request)):
         names.update(topic.subscriptions)
+        if isinstance(topic, PersistentTopic):
+            names.update(topic.broken_subscriptions)
     return answer(sorted(names))
 
 
@@ -108,7 +113,8 @@ async def create_subscription(request: Request) -> Response:
 async def delete_subscription(request: Request) -> Response:
     subscription, force = text_of(request, "subscription"), bodies.flag(request, "force")
     parts = await _parts_with(request)
-    if not force and any(part.subscriptions[subscription].consumers for part in parts):
+    with_it = [found for part in parts if (found := part.subscriptions.get(subscription))]
+    if not force and any(found.consumers for found in with_it):
         raise PreconditionFailed("Subscription has active connected consumers")
     await for_each(parts, lambda part: part.delete_subscription(subscription, force=force))
     return done()
@@ -119,6 +125,7 @@ async def delete_subscription(request: Request) -> Response:
 async def get_properties(request: Request) -> Response:
     found: dict[str, str] = {}
     for part in await _parts_with(request):
+        refuse_broken(part, text_of(request, "subscription"))
         if isinstance(part, PersistentTopic):
             cursor = part.subscriptions[text_of(request, "subscription")].cursor
             found |= cursor.properties
@@ -137,6 +144,7 @@ async def put_properties(request: Request) -> Response:
     async def put(part: Topic) -> None:
         if not isinstance(part, PersistentTopic):
             raise NotAllowed("A subscription of a non-persistent topic keeps no properties")
+        refuse_broken(part, text_of(request, "subscription"))
         await part.subscriptions[text_of(request, "subscription")].cursor.set_properties(given)
 
     await for_each(await _parts_with(request), put)
@@ -147,7 +155,7 @@ async def _parts_with(request: Request) -> list[Topic]:
     """The topic, or those of its partitions, that have the subscription: at least one."""
     name, subscription = topic_of(request), text_of(request, "subscription")
     parts = await loaded_parts(service_of(request), name)
-    found = [part for part in parts if subscription in part.subscriptions]
+    found = [part for part in parts if has_subscription(part, subscription)]
     if not found:
         raise subscription_not_found(subscription, name)
     return found

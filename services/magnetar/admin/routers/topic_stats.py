@@ -29,7 +29,8 @@ from magnetar.admin.stats.partitioned import partitioned_stats
 from magnetar.admin.stats.topic import TopicStats, add_earliest_times, compaction_stats, topic_stats
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic, ledger_name
+from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.broker.topics import Topic
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.names import TopicName
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from magnetar.admin.stats.broken import broken_cursor_stats
 from magnetar.admin.times import iso
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.subscription.persistent import PersistentSubscription
@@ -47,7 +48,7 @@ def internal_stats(
     document["cursors"] = {
         name: _cursor(topic, cursor, topic.subscriptions.get(name))
         for name, cursor in found.cursors.items()
-    }
+    } | broken_cursor_stats(topic)
     document["schemaLedgers"] = []
     document["compactedLedger"] = compacted_ledger(compacted)
     return document

@@ -145,6 +145,8 @@ def _add_subscription(
         setattr(total, field, max(getattr(total, field), getattr(part, field)))
     total.blocked_subscription_on_unacked_msgs |= part.blocked_subscription_on_unacked_msgs
     total.subscription_properties = total.subscription_properties | part.subscription_properties
+    if part.cursor_error is not msgspec.UNSET:
+        total.cursor_error = part.cursor_error
     if total.type == "None":
         total.type = part.type
     by_name = {consumer.consumer_name: consumer for consumer in total.consumers}

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from magnetar.admin.stats.broken import broken_subscription_stats
 from magnetar.admin.stats.publisher import PublisherStats, publisher_stats
 from magnetar.broker.compaction_state import CompactionFacts
 from magnetar.broker.dispatch.metadata import publish_time_ms
@@ -108,6 +109,8 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
         publish_rate_limited_times=counters.publish_limited_times,
         last_publish_time_stamp=counters.last_published_ms,
     )
+    if isinstance(topic, PersistentTopic):
+        stats.subscriptions |= broken_subscription_stats(topic)
     for each in stats.subscriptions.values():
         stats.msg_rate_out += each.msg_rate_out
         stats.msg_throughput_out += each.msg_throughput_out

@@ -81,10 +81,6 @@ class Dispatcher(ABC):
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detaches an attached consumer; what it held unacknowledged goes to others, or back."""
 
-    @abstractmethod
-    def can_unsubscribe(self, consumer: Consumer) -> bool:
-        """Whether this consumer alone may delete the subscription."""
-
     # -- what wakes it
 
     def flow(self, consumer: Consumer, permits: int) -> None:

@@ -101,9 +101,6 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.blocked = False
         self.reader.close()
 
-    def can_unsubscribe(self, consumer: Consumer) -> bool:
-        return self.consumers == [consumer]
-
     def close(self) -> None:
         self.replays.close()
         super().close()

@@ -48,9 +48,6 @@ class SingleActiveDispatcher(Dispatcher):
         else:
             self._pick(wait=not was_active)
 
-    def can_unsubscribe(self, consumer: Consumer) -> bool:
-        return self.consumers == [consumer] and consumer is self.active
-
     def _pick(self, *, wait: bool) -> None:
         """Chooses the active consumer and hands over to it."""
         chosen = self._choose()

@@ -293,4 +293,8 @@ def _may_be_cut(topic: Topic) -> bool:
 
 def _use_of(topic: Topic) -> Use:
     backlog = isinstance(topic, PersistentTopic) and _has_backlog(topic)
-    return Use(not topic.is_idle, len(topic.subscriptions), backlog, topic.last_active_ms)
+    subscriptions = len(topic.subscriptions)
+    if isinstance(topic, PersistentTopic) and (broken := len(topic.broken_subscriptions)):
+        # How far behind they are is not known: what they need may be all that the topic holds.
+        subscriptions, backlog = subscriptions + broken, True
+    return Use(not topic.is_idle, subscriptions, backlog, topic.last_active_ms)

@@ -311,6 +311,6 @@ def _bundle(bundle: Bundle | str) -> Bundle:
 
 
 def topic_of_ledger(name: str) -> TopicName:
-    """The topic of a managed ledger: the inverse of `topics.ledger_name`."""
+    """The topic of a managed ledger: the inverse of `topic_ledgers.ledger_name`."""
     tenant, local, domain, topic = name.split("/", 3)
     return TopicName.from_encoded(domain, NamespaceName(tenant, local), topic)

@@ -234,7 +234,9 @@ class BrokerPolicies:
         if full in granted_on_topics(self._document(topic.namespace)):
             with contextlib.suppress(NotFound):  # the namespace has gone, too
                 await self._resources.update_policies(
-                    topic.namespace, lambda document: without_topic(document, full)
+                    topic.namespace,
+                    lambda document: without_topic(document, full),
+                    while_deleted=True,
                 )
 
     async def begin(self, topic: TopicName) -> None:

@@ -225,9 +225,16 @@ def on_unsubscribe(session: "Session", command: pb.CommandUnsubscribe) -> Corout
 async def _unsubscribe(
     session: "Session", command: pb.CommandUnsubscribe, attachment: Attachment
 ) -> None:
-    await attachment.topic.unsubscribe(
-        attachment.subscription, attachment.consumer, force=command.force
-    )
+    try:
+        await attachment.topic.unsubscribe(
+            attachment.subscription, attachment.consumer, force=command.force
+        )
+    except MagnetarError as error:
+        session.link.error(command.request_id, error)
+        if not attachment.attached:
+            # Behind the error: only a client that goes on with the consumer attaches it again.
+            session.link.close_consumer(command.consumer_id)
+        return
     if session.consumers.get(command.consumer_id) is attachment:
         del session.consumers[command.consumer_id]
         session.link.forget_consumer(command.consumer_id)

@@ -212,9 +212,9 @@ class Link:
             last_sequence_id=-1,
             # Java's client reads the version without asking whether it is there.
             schema_version=producer.schema_version,
-            producer_ready=producer.ready,
+            producer_ready=producer.admitted,
         )
-        if producer.topic_epoch is not None and producer.ready:
+        if producer.topic_epoch is not None and producer.admitted:
             success.topic_epoch = producer.topic_epoch
         self.answer(CommandType.PRODUCER_SUCCESS, success)
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar.broker.lifecycle.enforcing import refusal as quota_refusal
 from magnetar.broker.session.schemas import schema_info
-from magnetar.broker.topic.persistent import PersistentTopic, SubscriptionExists
+from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.producer import AccessMode, Producer
+from magnetar.broker.topic.subscribe import SubscriptionExists
 from magnetar.core.errors import NotAllowed, ServiceNotReady
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName, parse_topic

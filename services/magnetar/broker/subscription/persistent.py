@@ -32,7 +32,6 @@ from magnetar.core.collecting import collecting
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
-    MetadataError,
     NotAllowed,
     ServiceNotReady,
 )
@@ -295,8 +294,12 @@ class PersistentSubscription:
     ) -> None:
         """The next message delivered is that at `position`; all consumers must reattach.
 
-        `ack_set` (bits of the batch still to be delivered) seeks into a batch.
+        `ack_set` (bits of the batch still to be delivered) seeks into a batch. A seek is one step,
+        also if the caller is cancelled: consumers attach before it or after it.
         """
+        await self._context.tasks.finish(self._seek(position, ack_set, batch_size), "seek")
+
+    async def _seek(self, position: Position, ack_set: int | None, batch_size: int) -> None:
         async with self._moving:
             compacted = any(each.compacted for each in self.consumers)
             self._disconnect()
@@ -351,18 +354,6 @@ class PersistentSubscription:
         return before - self.cursor.backlog
 
     # -- the end
-
-    def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
-        """Checks that `consumer` may delete the subscription, and disconnects everyone.
-
-        The topic deletes the cursor next.
-        """
-        dispatcher = self.dispatcher
-        if not force and (dispatcher is None or not dispatcher.can_unsubscribe(consumer)):
-            raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
-        self.closed = True
-        self.remove_consumer(consumer)
-        self._disconnect()
 
     def rest(self) -> None:
         """Hands over nothing for a while; acknowledgements are taken. Consumers are not told."""

@@ -108,6 +108,8 @@ class SubscriptionStats(msgspec.Struct, rename="camel", kw_only=True):
     dispatch_throttled_bytes_events_by_broker_limit: int = 0
     durable: bool = True
     replicated: bool = False
+    cursor_error: str | msgspec.UnsetType = msgspec.UNSET
+    """Why the cursor cannot be read (a field of ours); absent where it can."""
     msg_drop_rate: float | msgspec.UnsetType = msgspec.UNSET
     read_failure: str | msgspec.UnsetType = msgspec.UNSET
 

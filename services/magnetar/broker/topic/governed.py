@@ -33,6 +33,7 @@ from magnetar.core.errors import (
     MetadataError,
     NotAllowed,
     ProducerBusy,
+    ServiceNotReady,
 )
 from magnetar.core.names import TopicName
 from magnetar.policies import admission, caps, rates
@@ -79,7 +80,15 @@ def dispatch_rate(value: Mapping[str, Any] | None) -> Rate:
 class GovernedTopic(ABC):
     """See the module's text. What both kinds of topics have."""
 
-    __slots__ = ("__weakref__", "_context", "_subscribe_rate", "gate", "limits")
+    __slots__ = (
+        "__weakref__",
+        "_closing",
+        "_context",
+        "_resting",
+        "_subscribe_rate",
+        "gate",
+        "limits",
+    )
 
     name: TopicName
     full_name: str
@@ -90,6 +99,7 @@ class GovernedTopic(ABC):
 
     def __init__(self, context: TopicContext) -> None:
         self._context = context
+        self._closing = self._resting = False
         self.gate: PublishGate | None = None
         """What sends pass through; None where nothing limits them."""
         self.limits: SubscriptionLimits = context.subscription_limits
@@ -100,9 +110,23 @@ class GovernedTopic(ABC):
         """Takes the run; its receipts come once it is dealt with."""
 
     @property
-    @abstractmethod
     def serving(self) -> bool:
         """Whether it takes messages now."""
+        return not (self._closing or self._resting)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nobody is attached."""
+        return not len(self.producers) and not any(
+            subscription.consumers for subscription in self.subscriptions.values()
+        )
+
+    def _check_serving(self) -> None:
+        if not self.serving:
+            raise self._not_serving()
+
+    def _not_serving(self) -> ServiceNotReady:
+        return ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
 
     # -- when policies change
 

@@ -37,8 +37,6 @@ class NonPersistentTopic(GovernedTopic):
     """Nobody else can own what is kept nowhere."""
 
     __slots__ = (
-        "_closing",
-        "_resting",
         "counters",
         "full_name",
         "last_active_ms",
@@ -57,8 +55,6 @@ class NonPersistentTopic(GovernedTopic):
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
         self.producers = ProducerRegistry(self.full_name, None, _forget_epoch, context.tasks)
         self.last_active_ms = context.clock.now_ms()
-        self._closing = False
-        self._resting = False
 
     async def add_producer(self, producer: Producer) -> None:
         """See `ProducerRegistry.add`."""
@@ -152,13 +148,6 @@ class NonPersistentTopic(GovernedTopic):
         """Called after a change that may concern this topic (`policies.telling`)."""
         self.apply_policies()
 
-    @property
-    def is_idle(self) -> bool:
-        """Nobody is attached."""
-        return not len(self.producers) and not any(
-            subscription.consumers for subscription in self.subscriptions.values()
-        )
-
     def check_deletable(self, *, force: bool) -> None:
         """Raises PreconditionFailed while the topic is in use, unless forced."""
         if not force and not self.is_idle:
@@ -198,14 +187,6 @@ class NonPersistentTopic(GovernedTopic):
         self.producers.close_all(destination)
         for subscription in list(self.subscriptions.values()):
             subscription.end(destination)
-
-    @property
-    def serving(self) -> bool:
-        return not (self._closing or self._resting)
-
-    def _check_serving(self) -> None:
-        if not self.serving:
-            raise ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
 
 
 async def _forget_epoch(_: int) -> None:

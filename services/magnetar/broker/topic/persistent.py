@@ -6,9 +6,7 @@ fails, every producer is sent away, because a client that resends after an error
 a later message of it got in first.
 """
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.entry_stamp import last_index
@@ -19,19 +17,20 @@ from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.topic.completion import PublishCompletion
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate, limiter_for, throttle
-from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
-from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.broker.topic.subscribe import SubscribeRequest, SubscriptionExists
 from magnetar.core.errors import (
     ConsumerBusy,
     MagnetarError,
     MetadataError,
     NotAllowed,
+    NotFound,
     PreconditionFailed,
-    ServiceNotReady,
     SubscriptionNotFound,
     TopicTerminated,
 )
@@ -54,10 +53,8 @@ class PersistentTopic(GovernedTopic):
     """One topic or one partition, served by this broker."""
 
     __slots__ = (
-        "_closing",
         "_dispatch_limiter",
         "_next_index",
-        "_resting",
         "_tasks",
         "counters",
         "full_name",
@@ -83,8 +80,6 @@ class PersistentTopic(GovernedTopic):
         self.last_active_ms = self.loaded_ms = context.clock.now_ms()
         self._dispatch_limiter: RateLimiter | None = None
         self._tasks = context.tasks
-        self._closing = False
-        self._resting = False
         self._next_index = 0
         epoch = managed_ledger.properties.get(EPOCH_PROPERTY)
         self.producers = ProducerRegistry(
@@ -125,7 +120,7 @@ class PersistentTopic(GovernedTopic):
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
         producer.pending_runs += 1
-        self.managed_ledger.append(run.entries, _Publish(self, producer, run))
+        self.managed_ledger.append(run.entries, PublishCompletion(self, producer, run))
 
     def publish_failed(self, error: MagnetarError) -> None:
         """Sends every producer away, so that all resend in order from what was not receipted."""
@@ -156,8 +151,8 @@ class PersistentTopic(GovernedTopic):
                 else f"NonDurable subscription with the same name already exists: "
                 f"{request.subscription}"
             )
-        self.check_consumers_cap()
         try:
+            self.check_consumers_cap()
             await subscription.add_consumer(consumer)
             self._check_serving()
         except BaseException:
@@ -181,14 +176,32 @@ class PersistentTopic(GovernedTopic):
         if name in self.subscriptions:
             raise SubscriptionExists("Subscription already exists for topic")
         self.check_new_subscription(name)
-        await self.managed_ledger.open_cursor(
+        return await self._tasks.finish(
+            self._create_subscription(name, start, properties, before_kept),
+            f"create subscription {name}",
+        )
+
+    async def _create_subscription(
+        self, name: str, start: Position, properties: Mapping[str, str], before_kept: bool
+    ) -> PersistentSubscription:
+        """The cursor and its subscription as one step.
+
+        Without the subscription, the cursor would hold data back and nobody could see it.
+        """
+        cursor = await self.managed_ledger.open_cursor(
             name, initial=start, properties=properties, before_kept=before_kept
         )
-        self._check_serving()
+        # A topic that closes is left alone; one that rests has it when it goes on.
+        if self._closing:
+            raise self._not_serving()
         # Two first consumers may have raced through the await: both get the one subscription.
-        if name not in self.subscriptions:
-            self.subscriptions[name] = self._subscription(name)
-        return self.subscriptions[name]
+        subscription = self.subscriptions.get(name)
+        if subscription is None or subscription.cursor is not cursor:
+            if subscription is not None:
+                subscription.end()  # a reader's of the same name: it has no durable cursor
+            self.subscriptions[name] = subscription = self._subscription(name, cursor)
+        self._check_serving()
+        return subscription
 
     async def _new_subscription(self, request: SubscribeRequest) -> PersistentSubscription:
         name, compacted = request.subscription, request.spec.read_compacted
@@ -238,22 +251,50 @@ class PersistentTopic(GovernedTopic):
         await self.delete_subscription(subscription.name, force=True)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
-        """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached."""
+        """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached.
+
+        Also deletes one whose cursor cannot be read.
+        """
         self._check_serving()
         subscription = self.subscriptions.get(name)
-        if subscription is None:
+        if subscription is None and name not in self.broken_subscriptions:
             raise SubscriptionNotFound(f"Subscription {name} not found")
-        if subscription.consumers and not force:
-            raise ConsumerBusy("Subscription has active connected consumers", http_status=412)
-        subscription.end()
-        # It keeps its name until its cursor is gone: nobody may get a cursor that is going.
+        if subscription is not None:
+            if subscription.consumers and not force:
+                raise ConsumerBusy("Subscription has active connected consumers", http_status=412)
+            subscription.end()  # before any await: nobody attaches any more
+        await self._tasks.finish(
+            self._delete_subscription(name, subscription), f"delete subscription {name}"
+        )
+
+    async def _delete_subscription(self, name: str, ended: PersistentSubscription | None) -> None:
+        """The cursor and its subscription as one step.
+
+        The ended subscription keeps its name until then: nobody gets a cursor that is going.
+        """
         try:
             await self.managed_ledger.delete_cursor(name)
-        finally:
-            if self.subscriptions.get(name) is subscription:
-                del self.subscriptions[name]
-                if name in self.managed_ledger.cursors:  # it could not be deleted: as before
-                    self.subscriptions[name] = self._subscription(name)
+        except NotFound as error:
+            self._forget(name, ended)
+            raise SubscriptionNotFound(f"Subscription {name} not found") from error
+        except Exception:
+            if self._forget(name, ended) and name in self.managed_ledger.cursors:
+                self.subscriptions[name] = self._subscription(name)  # as before
+            raise
+        self._forget(name, ended)
+
+    def _forget(self, name: str, subscription: PersistentSubscription | None) -> bool:
+        """Whether it was this one that had the name."""
+        if subscription is None or self.subscriptions.get(name) is not subscription:
+            return False
+        del self.subscriptions[name]
+        return True
+
+    @property
+    def broken_subscriptions(self) -> Mapping[str, MagnetarError]:
+        """Why their cursors cannot be read; they hold back all data until they are deleted."""
+        broken = self.managed_ledger.broken_cursors
+        return {name: error for name, (_, error) in broken.items()} if broken else {}
 
     def _subscription(self, name: str, cursor: Cursor | None = None) -> PersistentSubscription:
         subscription = PersistentSubscription(
@@ -265,6 +306,7 @@ class PersistentTopic(GovernedTopic):
             clock=self._context.clock,
             tasks=self._tasks,
         )
+        subscription.resting = not self.serving
         throttle(self, subscription, self._dispatch_limiter)
         return subscription
 
@@ -321,15 +363,11 @@ class PersistentTopic(GovernedTopic):
         for subscription in self.subscriptions.values():
             throttle(self, subscription, self._dispatch_limiter)
 
-    @property
-    def is_idle(self) -> bool:
-        """Nobody is attached."""
-        return not len(self.producers) and not any(
-            subscription.consumers for subscription in self.subscriptions.values()
-        )
-
     async def terminate(self) -> Position:
         """No message is taken from now on. Returns the last position."""
+        return await self._tasks.finish(self._terminate(), f"terminate {self.full_name}")
+
+    async def _terminate(self) -> Position:
         position = await self.managed_ledger.terminate()
         self.producers.close_all()  # they hear why when they come back
         for subscription in self.subscriptions.values():
@@ -380,8 +418,7 @@ class PersistentTopic(GovernedTopic):
 
     def _take_no_more(self) -> None:
         """What producers send from now on, or what waits for a rate, they send again elsewhere."""
-        for producer in self.producers:
-            producer.ready = False
+        self.producers.rest()
         if self.gate is not None:
             self.gate.close()
 
@@ -393,58 +430,6 @@ class PersistentTopic(GovernedTopic):
 
     def check_deletable(self, *, force: bool) -> None:
         """Raises PreconditionFailed while the topic is in use, unless forced."""
-        if not force and (self.subscriptions or len(self.producers)):
+        in_use = self.subscriptions or self.broken_subscriptions or len(self.producers)
+        if not force and in_use:
             raise PreconditionFailed("Topic has active producers/subscriptions")
-
-    @property
-    def serving(self) -> bool:
-        return not (self._closing or self._resting)
-
-    def _check_serving(self) -> None:
-        if not self.serving:
-            raise ServiceNotReady(f"Topic {self.full_name} is being closed, please retry")
-
-
-class SubscriptionExists(PreconditionFailed):
-    """A subscription of that name is there already."""
-
-    http_status = 409
-
-
-@dataclass(slots=True)
-class _Publish:
-    """The completion of one run."""
-
-    topic: PersistentTopic
-    producer: Producer
-    run: PublishRun
-    started: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.started = time.monotonic()
-
-    def __call__(self, ledger_id: int, first_entry_id: int, error: MagnetarError | None) -> None:
-        producer, run, topic = self.producer, self.run, self.topic
-        producer.pending_runs -= 1
-        if error is not None:
-            if isinstance(error, TopicTerminated):
-                # Nobody gets a SEND_ERROR, after which Go's client would sit out its send timeout:
-                # they are sent away, and told why when they come back.
-                topic.producers.close_all()
-                producer.sink.send_errors(producer, run, error)
-            else:
-                producer.sink.send_errors(producer, run, error)
-                topic.publish_failed(error)
-            if producer.on_answered is not None:
-                producer.on_answered()
-            return
-        messages = sum(run.message_counts)
-        topic.counters.last_published_ms = topic.now_ms()
-        producer.messages_in += messages
-        producer.bytes_in += run.size_bytes
-        topic.counters.published(
-            run.entries, messages, run.size_bytes, time.monotonic() - self.started
-        )
-        producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)
-        if producer.on_answered is not None:
-            producer.on_answered()

@@ -171,13 +171,21 @@ class Producer:
         self._bytes_before = self.bytes_in
 
     @property
+    def admitted(self) -> bool:
+        """Whether it may publish as soon as its topic does; if not, it waits for exclusive access.
+
+        A client that is told to wait sends nothing until it hears again.
+        """
+        return self.ready or self.resting
+
+    @property
     def closing(self) -> bool:
         """Whether its client closes it, and what it had sent is still to be answered."""
         return self._on_drained is not None
 
     def when_drained(self, done: Callable[[], None]) -> None:
         """Takes nothing more; `done` is called once all it had sent is answered."""
-        self.ready = False
+        self.ready = self.resting = False
         self._on_drained = done
         self.on_answered = self._answered
 

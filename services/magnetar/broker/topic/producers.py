@@ -37,6 +37,7 @@ class ProducerRegistry:
         "_closings",
         "_epoch",
         "_exclusive",
+        "_resting",
         "_store_epoch",
         "_stored_epoch",
         "_tasks",
@@ -57,6 +58,7 @@ class ProducerRegistry:
         self._exclusive: Producer | None = None
         self._waiting: list[Producer] = []
         self._closings = 0
+        self._resting = False
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -72,7 +74,7 @@ class ProducerRegistry:
         return len(self._waiting)
 
     async def add(self, producer: Producer) -> None:
-        """Admits the producer (`ready` set), or queues it (`ready` unset).
+        """Admits the producer (`ready` set, or `resting`), or queues it (neither).
 
         Raises ProducerBusy, ProducerFenced, ServiceNotReady, or what storing the epoch raises.
         """
@@ -140,13 +142,18 @@ class ProducerRegistry:
             first.sink.producer_ready(first)
 
     def rest(self) -> None:
-        """Takes nothing from anybody for a while, and tells nobody."""
+        """Takes nothing from anybody for a while, and tells nobody.
+
+        A producer that is admitted meanwhile rests as well.
+        """
+        self._resting = True
         for producer in self._by_name.values():
             if producer.ready:
                 producer.ready, producer.resting, producer.missed = False, True, False
 
     def resume(self) -> None:
         """Those whose messages were not taken are sent away, so that they send them again."""
+        self._resting = False
         for producer in [producer for producer in self._by_name.values() if producer.resting]:
             producer.resting = False
             if producer.missed:
@@ -154,6 +161,7 @@ class ProducerRegistry:
                 producer.sink.close_producer(producer)
             else:
                 producer.ready = True
+        self._promote_soon()
 
     def send_away(self, who: Callable[[Producer], bool]) -> None:
         """Those of whom that holds look the topic up again, and may be told why not."""
@@ -172,13 +180,13 @@ class ProducerRegistry:
         self._exclusive = None
 
     def _next_in_line(self) -> Producer | None:
-        """The first that waits, where the topic is free."""
-        free = self._exclusive is None and not self._by_name
+        """The first that waits, where the topic is free and does not rest."""
+        free = self._exclusive is None and not self._by_name and not self._resting
         return self._waiting[0] if free and self._waiting else None
 
     def _admit(self, producer: Producer) -> None:
         self._by_name[producer.name] = producer
-        producer.ready = True
+        producer.ready, producer.resting = not self._resting, self._resting
 
     async def _free_name(self, producer: Producer) -> None:
         # Others may want the name too: what holds it is looked up again after each wait.

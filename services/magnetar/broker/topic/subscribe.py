@@ -4,7 +4,14 @@ from dataclasses import dataclass, field
 
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.spec import ConsumerSpec
+from magnetar.core.errors import PreconditionFailed
 from magnetar.core.ids import Position
+
+
+class SubscriptionExists(PreconditionFailed):
+    """A subscription of that name is there already."""
+
+    http_status = 409
 
 
 @dataclass(slots=True)

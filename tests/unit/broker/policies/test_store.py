@@ -66,6 +66,7 @@ async def test_what_was_set_is_read_and_what_is_left_empty_goes(store: MemorySto
 
 async def test_partitions_have_those_of_their_topic(store: MemoryStore) -> None:
     resources, policies = Resources(store), TopicPolicyStore(store)
+    await store.put("/namespaces/t/n", b"{}")
     await resources.create_partitioned(PARTITIONED, 3)
     await policies.update(PARTITIONED.partition(2), lambda own: own.having("max_producers", 5))
     for name in (PARTITIONED, PARTITIONED.partition(0)):
@@ -74,7 +75,7 @@ async def test_partitions_have_those_of_their_topic(store: MemoryStore) -> None:
     assert not (await policies.read(PARTITIONED)).empty
     await policies.forget(PARTITIONED)  # who thinks that it has gone
     assert not (await policies.read(PARTITIONED)).empty
-    await resources.delete_partitioned(PARTITIONED)
+    await store.delete(partitioned_key(PARTITIONED))
     await policies.forget(PARTITIONED)
     assert (await policies.read(PARTITIONED)).empty
 

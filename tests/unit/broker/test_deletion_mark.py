@@ -1,0 +1,145 @@
+"""The deletion of a record below which others are created: mark, empty, delete."""
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.support.stalled_store import StalledStore
+
+from magnetar.broker.deletion_mark import MarkedDeletion
+from magnetar.core.errors import Conflict, MetadataError, NotFound
+from magnetar.metadata.store import Record
+
+KEY = "/namespaces/t/n"
+OLD = b'{"bundles":{}}'
+"""As a release wrote it that knew no mark."""
+
+
+@pytest.fixture
+async def store() -> StalledStore:
+    store = StalledStore()
+    await store.put(KEY, OLD)
+    return store
+
+
+def deletion(store: StalledStore, written: list[Record] | None = None) -> MarkedDeletion:
+    seen: list[Record] = [] if written is None else written
+    return MarkedDeletion(
+        store, KEY, what="Namespace t/n", absent="Namespace does not exist", written=seen.append
+    )
+
+
+async def marked(store: StalledStore) -> bool | None:
+    """None where there is no record."""
+    record = await store.get(KEY)
+    return None if record is None else bool(msgspec.json.decode(record.value).get("deleted"))
+
+
+async def nothing() -> None:
+    """Neither refuses nor deletes anything."""
+
+
+async def refuse() -> None:
+    raise Conflict("not empty")
+
+
+async def test_it_is_emptied_under_the_mark_and_deleted(store: StalledStore) -> None:
+    seen: list[bool | None] = []
+
+    async def look() -> None:
+        seen.append(await marked(store))
+
+    written: list[Record] = []
+    await deletion(store, written).run(look, look)
+    assert seen == [False, True, True]
+    assert await marked(store) is None
+    assert [msgspec.json.decode(record.value) for record in written] == [
+        {"bundles": {}, "deleted": True}
+    ]
+    with pytest.raises(NotFound, match="Namespace does not exist"):
+        await deletion(store).run(nothing, nothing)
+
+
+async def test_a_refused_deletion_writes_nothing(store: StalledStore) -> None:
+    with pytest.raises(Conflict, match="not empty"):
+        await deletion(store).run(refuse, nothing)
+    record = await store.get(KEY)
+    assert record is not None
+    assert record.value == OLD
+
+
+async def test_a_failed_deletion_takes_the_mark_back(store: StalledStore) -> None:
+    written: list[Record] = []
+    with pytest.raises(Conflict, match="not empty"):
+        await deletion(store, written).run(nothing, refuse)
+    assert await marked(store) is False
+    assert [msgspec.json.decode(record.value)["deleted"] for record in written] == [True, False]
+
+
+async def killed_on_the_way(store: StalledStore) -> None:
+    begun = asyncio.Event()
+
+    async def never_ends() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.ensure_future(deletion(store).run(nothing, never_ends))
+    await begun.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    assert await marked(store) is True
+
+
+async def test_a_repeated_deletion_finishes_one_that_was_killed(store: StalledStore) -> None:
+    await killed_on_the_way(store)
+    await deletion(store).run(nothing, nothing)
+    assert await marked(store) is None
+
+
+async def test_a_repeated_deletion_that_is_refused_takes_the_mark_of_the_killed_one_back(
+    store: StalledStore,
+) -> None:
+    await killed_on_the_way(store)
+    with pytest.raises(Conflict, match="not empty"):
+        await deletion(store).run(refuse, nothing)
+    assert await marked(store) is False
+
+
+async def test_it_starts_over_where_the_record_changes_under_the_mark(store: StalledStore) -> None:
+    """Another deletion took the mark back: something may have been created since."""
+    emptied = 0
+
+    async def empty() -> None:
+        nonlocal emptied
+        emptied += 1
+        if emptied == 1:
+            with pytest.raises(Conflict):
+                await deletion(store).run(refuse, nothing)
+
+    await deletion(store).run(nothing, empty)
+    assert emptied == 2
+    assert await marked(store) is None
+
+
+async def test_it_gives_up_where_the_record_keeps_changing(store: StalledStore) -> None:
+    async def change() -> None:
+        record = await store.get(KEY)
+        assert record is not None
+        await store.put(KEY, record.value)
+
+    with pytest.raises(Conflict, match="repeat its deletion"):
+        await deletion(store).run(nothing, change)
+
+
+async def test_a_mark_that_cannot_be_taken_back_hides_no_reason(store: StalledStore) -> None:
+    async def fail() -> None:
+        store.hold(KEY)
+        store.refusing = True
+        raise MetadataError("a topic could not be deleted")
+
+    with pytest.raises(MetadataError, match="a topic could not be deleted"):
+        await deletion(store).run(nothing, fail)
+    store.release()
+    assert await marked(store) is True
+    await deletion(store).run(nothing, nothing)
+    assert await marked(store) is None
