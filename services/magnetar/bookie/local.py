@@ -154,7 +154,14 @@ class LocalBookie:
             parts = await asyncio.to_thread(open_parts, *arguments)
         else:
             parts = open_parts(*arguments)
-        return cls(files, parts, settings, clock, threads=threads)
+        try:
+            return cls(files, parts, settings, clock, threads=threads)
+        except BaseException:
+            # A disk without room for a journal file, say: the next attempt needs lock and index.
+            parts.logs.close()
+            parts.index.store.close()
+            parts.lock.close()
+            raise
 
     # --- what it is ------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ waits in its own TCP window, not in our memory. A reader that is too slow makes 
 dispatchers hand nothing over until the transport's buffer has drained. One that goes on asking and
 does not read the answers is not read from beyond UNREAD_BYTES_MAX.
 
-A sweep of the broker (`look`) closes a connection that does not finish CONNECT within CONNECT_TIMEOUT_S, or
-whose frame under way does not grow for FRAME_STALL_S. Between frames only keep-alive pings count.
+The broker sweeps its connections (`look`) and closes one that does not finish CONNECT within
+CONNECT_TIMEOUT_S, or whose frame under way does not grow for FRAME_STALL_S. Between frames only
+keep-alive pings count.
 """
 
 import asyncio
