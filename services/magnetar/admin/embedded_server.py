@@ -12,14 +12,15 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
-from magnetar.admin.lean_uvicorn import Config, H11Protocol, Server
+from magnetar.admin.http_connection import HttpConnection
+from magnetar.admin.lean_uvicorn import Config, Server
 
 CONNECTIONS_MAX: Final = 1_024
 KEEP_ALIVE_S: Final = 60
 """Longer than the idle pools of Pulsar's Java client, so that it closes first."""
 GRACE_S: Final = 1
 CLOCK_TICK_S: Final = 1.0
-"""How often the Date header is renewed."""
+"""How often the Date header is renewed, and connections are held to their deadlines."""
 
 
 class EmbeddedServer(Server):
@@ -31,7 +32,7 @@ class EmbeddedServer(Server):
         config = Config(
             app,
             # Not httptools: an offer of HTTP/2, which Java's client makes, loses it the body.
-            http=H11Protocol,
+            http=HttpConnection,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -72,5 +73,9 @@ class EmbeddedServer(Server):
     async def main_loop(self) -> None:
         while not self._stopping.is_set():
             await self.on_tick(0)
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, HttpConnection):
+                    connection.look(now)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), CLOCK_TICK_S)

@@ -9,9 +9,12 @@ journal was fsynced: whoever gets `None` may tell the world.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from magnetar.core.errors import PersistenceError
+
+ID_END: Final = 2**63 - 1
+"""Ids of ledgers and entries are from 0 to below this, so that the one behind is a number too."""
 
 OnAdded = Callable[["BookieError | None"], None]
 

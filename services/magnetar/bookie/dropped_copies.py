@@ -49,7 +49,7 @@ class DroppedCopies:
             for state in states:
                 state.emptied_now()
                 self._ledgers.forget_damage(state.ledger_id)
-                self._reader.cache.drop_ledger(state.ledger_id)
+                self._reader.rewritten(state.ledger_id)
         finally:
             for state in states:
                 state.dropping = False

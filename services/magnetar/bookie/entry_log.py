@@ -176,11 +176,14 @@ class EntryLogs:
         """Deletes a log that the index names no more; returns its bytes."""
         path = self.path(log_id)
         with self._lock:
-            file = self._open.pop(log_id, None)
+            file = self._open.get(log_id)
         if file is None:
             file = self._files.open(path, read_only=True)
         size = file.size()
         self._files.remove(path)
+        # After the name: a reader that opened the file again would keep its bytes on the disk.
+        with self._lock:
+            self._open.pop(log_id, None)
         return size
 
     def close(self) -> None:

@@ -55,12 +55,15 @@ class Flusher:
         checkpoint: Checkpoint,
         settings: BookieSettings,
         trim: Callable[[JournalPosition], None],
+        carried: Batch,
     ) -> None:
+        """`carried` is written with each flush until one is durable: what opening found out."""
         self._logs = logs
         self._index = index
         self._checkpoint = checkpoint
         self._settings = settings
         self._trim = trim
+        self._carried = carried
         self._writer = LogWriter(logs)
 
     def run(self, job: FlushJob) -> FlushJob:
@@ -81,9 +84,11 @@ class Flusher:
             self._writer.abandon(discard=True)
             raise
         job.bytes_written = self._writer.bytes_written - before
-        with self._index.lock:
+        with self._index.change() as store:
+            if self._carried.writes:
+                store.write(self._carried)
             self._put(job, plain, overlapping)
-            self._index.store.sync()
+        self._carried = Batch()
         self._writer.committed()
 
     def close(self) -> None:
@@ -141,10 +146,9 @@ class Flusher:
         batch = Batch()
         for ledger_id, record in ledgers:
             index_format.put_ledger(batch, ledger_id, record)
-        with self._index.lock:
-            self._index.store.write(batch)
+        with self._index.change() as store:
+            store.write(batch)
             self._drop_deleted(ledgers)
-            self._index.store.sync()
 
     def empty(self, ledger_ids: Sequence[int]) -> None:
         """Drops the ledgers' entries from the index, durably, and keeps the ledgers fenced."""
@@ -153,9 +157,8 @@ class Flusher:
         for ledger_id in ledger_ids:
             index_format.drop_entries(batch, ledger_id)
             index_format.put_ledger(batch, ledger_id, record)
-        with self._index.lock:
-            self._index.store.write(batch)
-            self._index.store.sync()
+        with self._index.change() as store:
+            store.write(batch)
 
 
 def pieces(ledger: LedgerEntries, settings: BookieSettings, *, merge: bool) -> Iterator[Piece]:

@@ -22,6 +22,7 @@ from magnetar.bookie.entry_log import EntryLogs, LogWriter, Placed
 from magnetar.bookie.entry_log_codec_v1 import FILE_HEADER_BYTES, BadBlock, decode_block, log_magic
 from magnetar.bookie.index import FLAG_DELETED, FLAG_EMPTIED, Index, View
 from magnetar.bookie.index_store import Batch
+from magnetar.bookie.journal_files import FULL_ERRNOS
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.log import get_logger
 
@@ -67,12 +68,16 @@ class Collector:
         existing = self._drop_tombstones(report, now_ms)
         candidates: list[_Candidate] = []
         for log_id in self._logs.sealed_ids():
-            size = self._logs.file(log_id).size()
-            live = sum(change for id_, change in self._index.usage(log_id) if id_ in existing)
-            if not any(True for _ in self._views(log_id)):
-                self._remove(log_id, report)
-            else:
-                candidates.append(_Candidate(log_id, size, live))
+            try:
+                size = self._logs.file(log_id).size()
+                live = sum(change for id_, change in self._index.usage(log_id) if id_ in existing)
+                if not any(True for _ in self._views(log_id)):
+                    self._remove(log_id, report)
+                else:
+                    candidates.append(_Candidate(log_id, size, live))
+            except OSError as error:
+                # The others may go all the same: on a full disk each of them counts.
+                self._failed(log_id, error)
         small = [
             item
             for item in candidates
@@ -87,11 +92,15 @@ class Collector:
                 try:
                     self._compact(item.log_id, report)
                 except OSError as error:
-                    # What was dead is gone; with the room that it left, the next pass goes on.
-                    log.error("entry logs cannot be rewritten now", error=str(error))
-                    break
+                    self._failed(item.log_id, error)
+                    if error.errno in FULL_ERRNOS:
+                        # Dead logs are gone; with the room that they left, the next pass goes on.
+                        break
         self._writer.abandon()
         return report
+
+    def _failed(self, log_id: int, error: OSError) -> None:
+        log.error("entry log not collected now", log=str(self._logs.path(log_id)), error=str(error))
 
     def _drop_tombstones(self, report: GcReport, now_ms: int) -> set[int]:
         """Forgets ledgers that were deleted long ago; returns those that exist."""
@@ -107,7 +116,8 @@ class Collector:
                 index_format.drop_ledger(batch, ledger_id)
                 report.tombstones_dropped.append(ledger_id)
         if batch.writes:
-            self._index.store.write(batch)
+            with self._index.change(sync=False) as store:
+                store.write(batch)
         return existing
 
     def _views(self, log_id: int) -> Iterator[View]:
@@ -122,7 +132,8 @@ class Collector:
         # rewritten ledger, the journal takes out again.
         batch = Batch()
         index_format.drop_usage(batch, log_id)
-        self._index.store.write(batch)
+        with self._index.change(sync=False) as store:
+            store.write(batch)
         size = self._logs.remove(log_id)
         report.logs_removed += 1
         report.bytes_freed += size
@@ -136,7 +147,7 @@ class Collector:
             self._writer.abandon(discard=True)
             raise
         report.bytes_copied += sum(placed.length for placed in moved.values())
-        with self._index.lock:
+        with self._index.change() as store:
             batch = Batch()
             left = 0
             for view in list(self._views(log_id)):
@@ -147,8 +158,7 @@ class Collector:
                 new = View(view.ledger_id, view.first, view.last, *placed)
                 index_format.put_view(batch, new)
                 self._index.add_usage(batch, placed.log_id, view.ledger_id, placed.length)
-            self._index.store.write(batch)
-            self._index.store.sync()
+            store.write(batch)
         self._writer.committed()
         if left or damaged:
             report.logs_damaged += 1

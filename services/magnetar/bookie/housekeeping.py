@@ -6,10 +6,11 @@ other closely, as nothing else makes room.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from magnetar.bookie.api import BookieError
 from magnetar.bookie.disk_guard import DiskGuard
+from magnetar.bookie.faults import Faults
 from magnetar.bookie.gc import Collector, GcReport
 from magnetar.bookie.journal_files import FULL_ERRNOS, JournalTrim
 from magnetar.bookie.ledgers import Ledgers
@@ -35,6 +36,7 @@ class Housekeeper:
         trim: JournalTrim,
         ledgers: Ledgers,
         counters: Counters,
+        faults: Faults,
         settings: BookieSettings,
         clock: Clock,
         *,
@@ -46,6 +48,7 @@ class Housekeeper:
         self._trim = trim
         self._ledgers = ledgers
         self._counters = counters
+        self._faults = faults
         self._settings = settings
         self._clock = clock
         self._pool = ThreadPoolExecutor(1, "bookie-gc") if threaded else None
@@ -96,27 +99,46 @@ class Housekeeper:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(self._settings.tick_s)
-            self._stage.tick()
-            try:
-                await self._look_at_disk()
-                await self._collect_if_due()
-            except (OSError, BookieError) as error:
-                log.error("housekeeping failed and will be tried again", error=str(error))
+            # Each by itself: a disk that cannot be measured must not stop the retry of a flush.
+            await self._guarded("flush timer", self._tick)
+            await self._guarded("disk check", self._look_at_disk)
+            await self._guarded("collection of garbage", self._collect_if_due)
 
-    async def _look_at_disk(self) -> None:
+    async def _tick(self) -> bool:
+        self._stage.tick()
+        return True
+
+    async def _guarded(self, part: str, work: Callable[[], Awaitable[bool]]) -> None:
+        """Does a part of the work; no failure ends the task that does them all."""
+        try:
+            if await work():
+                self._faults.clear(part)
+        except Exception as error:  # noqa: BLE001 - `Faults` logs what is unforeseen
+            log.error("housekeeping failed and will be tried again", part=part, error=str(error))
+            self._faults.note(part, error)
+            if self._faults:
+                # A collection is not due for long, and the bookie is unhealthy until one ends well.
+                full_s = self._settings.gc_full_interval_s
+                self._next_gc = min(self._next_gc, self._clock.monotonic() + full_s)
+
+    async def _look_at_disk(self) -> bool:
+        """Whether it was due."""
         now = self._clock.monotonic()
-        if now >= self._next_check:
-            self._next_check = now + self._settings.disk_check_interval_s
-            self._guard.judge(await run_on(self._pool, self._guard.measure))
+        if now < self._next_check:
+            return False
+        self._next_check = now + self._settings.disk_check_interval_s
+        self._guard.judge(await run_on(self._pool, self._guard.measure))
+        return True
 
-    async def _collect_if_due(self) -> None:
+    async def _collect_if_due(self) -> bool:
+        """Whether it was due."""
         settings = self._settings
         now = self._clock.monotonic()
         full = self._guard.refusal is not None
         if full:
             self._next_gc = min(self._next_gc, now + settings.gc_full_interval_s)
         if now < self._next_gc:
-            return
+            return False
         ratio = 0.0
         if now >= self._next_minor:
             self._next_minor = now + settings.gc_minor_interval_s
@@ -127,3 +149,4 @@ class Housekeeper:
             ratio = settings.gc_major_live_ratio
         self._next_gc = now + (settings.gc_full_interval_s if full else settings.gc_interval_s)
         await self.collect(ratio, join_small=major)
+        return True

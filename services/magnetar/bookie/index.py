@@ -11,20 +11,22 @@ Keys are big-endian, so that they sort as numbers do:
     "d" ledger first   → damage found when the journal was replayed: last, offset, file
     "m" name           → format and incarnation; the limbo bound
 
-The flush and the collector both change views; each holds `lock` from reading to writing them.
+The flush and the collector both write, on threads of their own: each within `change`, which holds
+the lock from reading views to writing them.
 """
 
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
-from magnetar.bookie.index_store import Batch, IndexStore
+from magnetar.bookie.api import ID_END
+from magnetar.bookie.index_store import Batch, IndexDamaged, IndexStore
 
 VERSION: Final = 1
-ID_END: Final = 2**63 - 1
 
 _BLOCK_KEY: Final = struct.Struct(">cqq")
 _LEDGER_KEY: Final = struct.Struct(">cq")
@@ -95,7 +97,22 @@ class Index:
 
     def __init__(self, store: IndexStore) -> None:
         self.store = store
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def change(self, *, sync: bool = True) -> Iterator[IndexStore]:
+        """The store for one writer at a time; with `sync`, all that it wrote is durable at the end.
+
+        Raises IndexDamaged if the store was reopened meanwhile: writes are lost then, though each
+        of them and the sync may have succeeded, and all have to be repeated.
+        """
+        with self._lock:
+            generation = self.store.generation
+            yield self.store
+            if sync:
+                self.store.sync()
+            if self.store.generation != generation:
+                raise IndexDamaged("the index was reopened while it was written", "", 0)
 
     # --- views -----------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
 """An ordered key-value store for the index: RocksDB, or memory for simulations.
 
 Writes are not synced; `sync` makes all writes so far survive a power cut, and only `sync` does.
+A failed write or sync of RocksDB may reopen the store, and then the writes since the last sync are
+gone. `generation` counts that: if it is the same before the first write and after `sync`, all
+writes in between are durable. `Index.change` checks it; nothing else may write.
 RocksDB runs without its write-ahead log: what it would protect is protected by the journal until
 the checkpoint, and a damaged WAL is silently cut on open, where a damaged table file is an error.
 So `sync` is a flush of the memtable (a file of some KiB, one fsync, the GIL released).
@@ -9,7 +12,6 @@ RocksDB's `write` and iterators hold the GIL (about 0.4 µs per record put, 2.5 
 measured), so batches are small: one record per block of entries.
 """
 
-import contextlib
 import errno
 import re
 import threading
@@ -88,6 +90,10 @@ class IndexStore(Protocol):
     def write(self, batch: Batch) -> None:
         """Applies the batch, all of it or nothing."""
 
+    @property
+    def generation(self) -> int:
+        """How often the store was reopened: each time, unsynced writes were lost."""
+
     def sync(self) -> None:
         """Makes all writes so far durable. When it fails, none of those since the last one may be
         relied on: they have to be written again."""
@@ -99,6 +105,7 @@ class MemoryIndexStore:
     """Keeps what was synced apart from what was not, so that a power cut can be played."""
 
     def __init__(self, synced: dict[bytes, bytes] | None = None) -> None:
+        self.generation = 0
         self.synced = dict(synced or {})
         self._data = dict(self.synced)
         self._keys = sorted(self._data)
@@ -170,7 +177,12 @@ class RocksIndexStore:
         # rocksdict's stub has a method where the class has a property.
         self._write_options.disable_wal = True  # type: ignore[assignment, method-assign]
         self._restarting = threading.Lock()
+        self._generation = 0
         self._db = self._open()
+
+    @property
+    def generation(self) -> int:
+        return self._generation
 
     def _open(self) -> Rdict:
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
@@ -258,10 +270,20 @@ class RocksIndexStore:
         """After most failed writes RocksDB takes no more; what was not synced has to come again.
 
         From a full disk it recovers by itself when there is room, and needs some to open again.
+        The caller holds the lock of `Index`, so that no other thread writes meanwhile.
         """
-        with self._restarting, contextlib.suppress(Exception):
-            self._db.close()
-            self._db = self._open()
+        with self._restarting:
+            self._generation += 1
+            try:
+                self._db.close()
+            except Exception as error:  # noqa: BLE001 - it is opened again
+                log.warning("the index did not close well", error=str(error))
+            try:
+                self._db = self._open()
+            except Exception as error:  # noqa: BLE001 - the next write opens it
+                log.error("the index was not reopened", path=str(self._path), error=str(error))
+            else:
+                log.warning("the index was reopened", path=str(self._path))
 
     def _retry_or_raise(self, db: Rdict, error: Exception) -> None:
         """Returns if a restart got in the way of a read, which then has to be done again."""

@@ -8,9 +8,10 @@ of a microsecond per group. A lone add on an idle journal is committed at once: 
 When adds pause, a mark is written that proves what was durable (see `journal_codec_v1`).
 
 Bounds: `journal_queue_bytes_max` of queued bytes; beyond it adds are refused. Callers watch
-`pending_bytes` and `notify_low`. A full disk refuses adds only (`journal_files`). Any other IO
-error is final: all that is pending fails, and so does every later append, until the bookie is
-opened again and has found out what is on the disk.
+`pending_bytes` and `notify_low`. A full disk refuses adds, and fences and deletes only once the
+reserve is used up (`journal_files`); all are accepted again when the disk has room. Any other
+failure of the journal's thread, an IO error or a bug, is final: all pending records fail, and so
+does every later append, until the bookie is restarted and has replayed what is on the disk.
 """
 
 import asyncio
@@ -231,7 +232,10 @@ class Journal:
                 item.done(item)
             except Exception:
                 log.exception("a completion failed")
+        self._notify_if_low()
         self._on_commit(commit)
+
+    def _notify_if_low(self) -> None:
         if self._low_water and self._pending_bytes <= self._settings.journal_queue_bytes_low:
             callbacks, self._low_water = self._low_water, []
             for callback in callbacks:
@@ -249,62 +253,78 @@ class Journal:
                 item.done(item)
             except Exception:
                 log.exception("a completion failed")
+        self._notify_if_low()
 
     # --- the writer's side -----------------------------------------------------------------
 
     def _run(self) -> None:
         queue = self._queue
         mark_idle_s = self._settings.journal_mark_idle_s
-        while True:
+        more = True
+        while more:
+            batch: list[Append] = []
             try:
-                first = queue.get(timeout=mark_idle_s) if self._unmarked else queue.get()
-            except Empty:
-                self._write_mark()
-                continue
-            if not self._may_commit.is_set():
-                self._may_commit.wait()
-            if self._aborted:
-                return
-            batch, more = self._take(first)
-            if batch:
-                self._commit_or_fail(batch)
-            if not more:
-                return
+                try:
+                    first = queue.get(timeout=mark_idle_s) if self._unmarked else queue.get()
+                except Empty:
+                    self._write_mark()
+                    continue
+                if not self._may_commit.is_set():
+                    self._may_commit.wait()
+                if self._aborted:
+                    return
+                more = self._take(first, batch)
+                if batch:
+                    self._commit_or_fail(batch)
+            except Exception as error:  # noqa: BLE001 - a thread that ends answers nobody
+                self._break(error)
+                self._tell(self._failed, self._broken, batch)
 
-    def _take(self, item: Append | None) -> tuple[list[Append], bool]:
-        """`item` and what waits behind it, up to a commit's bound; False at the end."""
-        batch: list[Append] = []
+    def _take(self, item: Append | None, batch: list[Append]) -> bool:
+        """Puts `item` and the records behind it into `batch`, up to a commit's bound.
+
+        Returns False at the end of the journal.
+        """
         room = self._settings.journal_commit_bytes_max
         waiting = self._queue.qsize()
         while item is not None:
             batch.append(item)
             room -= item.length
             if room <= 0 or waiting == 0:
-                return batch, True
+                return True
             waiting -= 1
             item = self._queue.get_nowait()
-        return batch, False
+        return False
 
     def _commit_queued(self) -> None:
         """The inline form of `_run`: everything on the loop, for simulations."""
         self._scheduled = False
         while self._may_commit.is_set() and not self._aborted and not self._queue.empty():
-            batch, _ = self._take(self._queue.get_nowait())
+            batch: list[Append] = []
+            self._take(self._queue.get_nowait(), batch)
             self._commit_or_fail(batch)
 
     def _commit_or_fail(self, batch: list[Append]) -> None:
         if self._broken is None:
             try:
                 commit = self._commit(batch)
-            except OSError as error:
-                log.error("the journal failed", path=str(self._writer.path), error=str(error))
-                self._broken = BookieReadOnly(
-                    f"the journal failed, nothing is added until a restart: {error}"
-                )
+            except Exception as error:  # noqa: BLE001 - the reason is logged, the batch fails
+                self._break(error)
             else:
                 self._tell(self._committed, commit)
                 return
         self._tell(self._failed, self._broken, batch)
+
+    def _break(self, error: Exception) -> None:
+        """Ends writing for good: nobody knows what of the failed commit is on the disk."""
+        if self._broken is not None:
+            return
+        bug = None if isinstance(error, OSError) else error
+        text = str(error) if bug is None else repr(error)
+        log.error("the journal failed", path=str(self._writer.path), error=text, exc_info=bug)
+        self._broken = BookieReadOnly(
+            f"the journal failed, nothing is added until a restart: {text}"
+        )
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         """Calls back on the loop's thread."""
@@ -327,7 +347,7 @@ class Journal:
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            self._refuse_adds(batch, error)
+            self._refuse_beyond_reserve(batch, error)
         tails = writer.marks.tails
         buffers: list[bytes] = []
         seq = writer.seq
@@ -363,11 +383,20 @@ class Journal:
         except OSError as error:
             log.warning("no mark was written", path=str(writer.path), error=str(error))
 
-    def _refuse_adds(self, batch: list[Append], error: OSError) -> None:
-        """Leaves what is preallocated to fences and deletes."""
+    def _refuse_beyond_reserve(self, batch: list[Append], error: OSError) -> None:
+        """Leaves the preallocated room to fences and deletes, and refuses those that do not fit.
+
+        A write beyond it would fail in the middle, and a failed write is final.
+        """
         log.warning("no room to grow the journal", path=str(self._writer.path), error=str(error))
         refusal = BookieReadOnly(f"the disk is full, the journal cannot grow: {error}")
         _refuse(batch, refusal)
+        room = self._writer.room
+        for item in batch:
+            if item.error is None:
+                room -= item.length + RECORD_EXTRA_BYTES_MAX
+                if room < 0:
+                    item.error = refusal
         self._tell(self._on_full, refusal)
 
 

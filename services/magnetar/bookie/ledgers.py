@@ -3,16 +3,20 @@
 A state is made on a ledger's first use, from the index where it is there (one RocksDB get, some
 microseconds, once per ledger and process), and kept. `dirty` holds those whose record must go to
 the index with the next flush. For the event loop's thread; the flush reads what it is handed.
+
+A state is dropped from memory only if the index holds all of it. Otherwise the next use would load
+an older record: a ledger without its fence, or one that was deleted.
 """
 
+import asyncio
+from collections.abc import Iterable
 from typing import Final
 
-from magnetar.bookie.api import BookieError, BookieReadOnly, LedgerFenced, NoSuchLedger
+from magnetar.bookie.api import ID_END, BookieError, BookieReadOnly, LedgerFenced, NoSuchLedger
 from magnetar.bookie.index import (
     FLAG_DELETED,
     FLAG_EMPTIED,
     FLAG_FENCED,
-    ID_END,
     Damage,
     Index,
     LedgerRecord,
@@ -26,6 +30,7 @@ class LedgerState:
 
     __slots__ = (
         "deleted_ms",
+        "deleting",
         "dropping",
         "emptied",
         "exists",
@@ -37,6 +42,7 @@ class LedgerState:
         "ledger_id",
         "length_bytes",
         "pending",
+        "unflushed",
     )
 
     def __init__(self, ledger_id: int) -> None:
@@ -46,6 +52,9 @@ class LedgerState:
         self.fenced = False
         self.fence_durable = False
         self.deleted_ms = -1
+        """When it was deleted; set once the delete is durable."""
+        self.deleting: asyncio.Future[None] | None = None
+        """A delete that is not durable yet: adds and fences are refused already."""
         self.dropping = False
         """Its entries are being dropped: no add is taken until that is over."""
         self.emptied = False
@@ -58,6 +67,8 @@ class LedgerState:
         """Bytes of all entries; -1 once some came again or late, and it is not worth counting."""
         self.pending = 0
         """Groups on their way to the disk."""
+        self.unflushed = False
+        """Whether entries were added since the last swap; the next flush takes this state too."""
 
     @property
     def deleted(self) -> bool:
@@ -65,7 +76,8 @@ class LedgerState:
 
     def added(self, first: int, last: int, size: int, last_add_confirmed: int) -> None:
         """A group became durable."""
-        self.exists, self.emptied = True, False
+        self.exists = self.unflushed = True
+        self.emptied = False
         if last_add_confirmed > self.last_add_confirmed:
             self.last_add_confirmed = last_add_confirmed
         if first > self.last_entry:
@@ -78,7 +90,7 @@ class LedgerState:
 
     def refusal(self, *, recovery: bool) -> BookieError | None:
         """Why an add is not taken."""
-        if self.deleted:
+        if self.deleted or self.deleting is not None:
             return NoSuchLedger(f"ledger {self.ledger_id} was deleted")
         if self.dropping:
             return BookieReadOnly(f"the copy of ledger {self.ledger_id} is being dropped")
@@ -114,7 +126,8 @@ class Ledgers:
         self._states: dict[int, LedgerState] = {}
         self.dirty: dict[int, LedgerState] = {}
         self.flushing = False
-        """Whether states taken from `dirty` are not in the index yet."""
+        """Whether states taken for a flush are not in the index yet."""
+        self._forget_at = 0
         self.limbo_through = index.limbo_through
         self._damages: dict[int, list[Damage]] = {}
         for damage in index.damages():
@@ -128,7 +141,7 @@ class Ledgers:
     def _load(self, ledger_id: int) -> LedgerState:
         if not 0 <= ledger_id < ID_END:
             raise ValueError(f"no ledger id: {ledger_id}")
-        if len(self._states) >= STATES_KEPT_MAX:
+        if len(self._states) >= STATES_KEPT_MAX and len(self._states) >= self._forget_at:
             self._forget_idle()
         state = self._states[ledger_id] = LedgerState(ledger_id)
         record = self._index.ledger(ledger_id)
@@ -146,20 +159,25 @@ class Ledgers:
         return state
 
     def _forget_idle(self) -> None:
-        """Drops states that the index has too and that nothing is under way for."""
+        """Drops states that the index has too and that nothing is under way for.
+
+        The next walk comes when the states have grown by half, so that a new ledger costs a bounded
+        share of a walk, however many ledgers are busy.
+        """
         if self.flushing:
             return
         self._states = {
             ledger_id: state
             for ledger_id, state in self._states.items()
-            if state.pending or ledger_id in self.dirty or state.last_entry > state.last_indexed
+            if state.pending or state.unflushed or ledger_id in self.dirty
         }
+        self._forget_at = len(self._states) + len(self._states) // 2
 
     def forget(self, ledger_ids: list[int]) -> None:
         """Drops states of ledgers whose tombstones are gone."""
         for ledger_id in ledger_ids:
             state = self._states.get(ledger_id)
-            if state is not None and state.deleted and not state.pending:
+            if state is not None and state.deleted and not (state.pending or state.unflushed):
                 del self._states[ledger_id]
 
     def is_limbo(self, ledger_id: int) -> bool:
@@ -193,10 +211,25 @@ class Ledgers:
         """Every ledger that was ever heard of here."""
         return {ledger_id for ledger_id, _ in self._index.ledgers()} | set(self._states)
 
-    def take_dirty(self) -> list[LedgerState]:
-        """What the next flush has to put into the index."""
-        dirty, self.dirty = self.dirty, {}
-        return list(dirty.values())
+    def take(self, added: Iterable[int]) -> dict[int, LedgerState]:
+        """The states that the next flush puts into the index: dirty ones, and those of `added`.
+
+        Until `flushing` is reset, no state is forgotten. Raises what the index raises, and then
+        takes nothing.
+        """
+        states = dict(self.dirty)
+        self.flushing = True
+        try:
+            for ledger_id in added:
+                if ledger_id not in states:
+                    states[ledger_id] = self.get(ledger_id)
+        except BaseException:
+            self.flushing = False
+            raise
+        self.dirty = {}
+        for state in states.values():
+            state.unflushed = False
+        return states
 
     def ids(self, indexed: list[int]) -> list[int]:
         """All ledgers that exist, ascending; `indexed` are those that the index has."""

@@ -10,7 +10,6 @@ Journal → write cache → flush → checkpoint → trim: see `journal`, `write
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,25 +17,27 @@ from typing import Final
 
 from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import (
+    ID_END,
     BookieError,
     BookieIdentity,
     BookieReadOnly,
     EntryProofs,
     LedgerEnd,
-    NoSuchLedger,
     OnAdded,
     StoredEntry,
 )
 from magnetar.bookie.disk_guard import DiskGuard
 from magnetar.bookie.dropped_copies import DroppedCopies
 from magnetar.bookie.entry_log_codec_v1 import Segment
+from magnetar.bookie.faults import Faults
 from magnetar.bookie.files import Files
 from magnetar.bookie.flush import FlushJob
 from magnetar.bookie.gc import Collector, GcReport
 from magnetar.bookie.housekeeping import Housekeeper
-from magnetar.bookie.index_store import IndexDamaged, RocksIndexStore
+from magnetar.bookie.index_store import RocksIndexStore
 from magnetar.bookie.journal import Append, Commit, Journal
 from magnetar.bookie.journal_files import FULL_ERRNOS, JournalWriter
+from magnetar.bookie.ledger_records import LedgerRecords
 from magnetar.bookie.ledgers import LedgerState
 from magnetar.bookie.opening import OpenIndex, Parts, open_parts
 from magnetar.bookie.os_files import OsFiles
@@ -74,6 +75,7 @@ class LocalBookie:
         self._halves = Halves(parts.half)
         parts.half = WriteCacheHalf()
         self._counters = Counters()
+        self._faults = Faults()
         self._closed = False
         self._guard = DiskGuard(files, parts.journal_dir.parent, settings)
         self._read_pool = (
@@ -96,7 +98,7 @@ class LocalBookie:
             settings,
             on_commit=self._committed,
             on_full=lambda error: self._guard.full(str(error)),
-            on_failed=lambda error: log.error("read-only until restarted", error=str(error)),
+            on_failed=self._journal_failed,
             threaded=threads,
         )
         self._stage = WriteStage(
@@ -108,10 +110,14 @@ class LocalBookie:
             clock.monotonic,
             self._flushed,
             self._flush_failed,
+            self._faults,
             threaded=threads,
         )
         self._copies = DroppedCopies(parts.ledgers, self._stage, self._reader, self._read_pool)
         self._stage.position = parts.recovered.next_position
+        self._records = LedgerRecords(
+            self._journal, parts.ledgers, self._halves, self._reader.cache, clock.now_ms
+        )
         self._keeper = Housekeeper(
             self._stage,
             self._guard,
@@ -119,6 +125,7 @@ class LocalBookie:
             parts.trim,
             parts.ledgers,
             self._counters,
+            self._faults,
             settings,
             clock,
             threaded=threads,
@@ -147,7 +154,14 @@ class LocalBookie:
             parts = await asyncio.to_thread(open_parts, *arguments)
         else:
             parts = open_parts(*arguments)
-        return cls(files, parts, settings, clock, threads=threads)
+        try:
+            return cls(files, parts, settings, clock, threads=threads)
+        except BaseException:
+            # A disk without room for a journal file, say: the next attempt needs lock and index.
+            parts.logs.close()
+            parts.index.store.close()
+            parts.lock.close()
+            raise
 
     # --- what it is ------------------------------------------------------------------------
 
@@ -189,16 +203,18 @@ class LocalBookie:
         if type(entry_ids) is not range or entry_ids.step != 1:
             entry_ids = ascending(entry_ids)
         count = len(entries)
-        if not count or count != len(entry_ids) or entry_ids[0] < 0:
-            raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 on")
+        if not count or count != len(entry_ids) or entry_ids[0] < 0 or entry_ids[-1] >= ID_END:
+            raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 to {ID_END - 1}")
+        if not -1 <= last_add_confirmed < ID_END:
+            raise ValueError(f"last add confirmed {last_add_confirmed} is no entry id, and not -1")
         try:
             state = self._ledgers.get(ledger_id)
-        except IndexDamaged as damage:
+        except (OSError, BookieError) as failure:
+            damage = failure if isinstance(failure, BookieError) else BookieError(str(failure))
             self._journal.refuse(lambda item: on_added(item.error), None, damage)
             return
-        state.pending += 1
         error = self._refusal()
-        if state.fenced or state.deleted:
+        if state.fenced or state.deleted or state.deleting is not None:
             error = state.refusal(recovery=recovery) or error
         lengths = b""
         body: Sequence[bytes] = ()
@@ -211,9 +227,9 @@ class LocalBookie:
                 body, size, crc = codec.body_of(entries)
                 lengths = codec.pack_lengths(entries)
         if size > GROUP_BYTES_MAX or count > ENTRIES_PER_GROUP_MAX:
-            state.pending -= 1
             raise ValueError(f"a group of {count} entries and {size} bytes is too large")
         error = error or self._journal.overflow(size)
+        state.pending += 1
         if error is not None:
             # Holds on to no entries: a refusal waits its turn like everything else.
             self._journal.refuse(self._added, (state, (), (), NOTHING, -1, on_added), error)
@@ -250,14 +266,16 @@ class LocalBookie:
         self, ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
     ) -> list[StoredEntry]:
         """See `Bookie.read_entries`."""
+        _check_range(first, last)
         if fence:
-            await self._fence(ledger_id)
+            await self._records.fence(self._ledgers.get(ledger_id))
         return await self._reader.read(ledger_id, first, last, bytes_max=bytes_max)
 
     async def prove_entries(
         self, ledger_id: int, first: int, last: int, *, count_max: int
     ) -> EntryProofs:
         """See `Bookie.prove_entries`."""
+        _check_range(first, last)
         return await prove(self._reader, ledger_id, first, last, count_max)
 
     # --- ledgers ---------------------------------------------------------------------------
@@ -267,26 +285,20 @@ class LocalBookie:
         if not fence:
             state = self._reader.existing(ledger_id)
         else:
-            state = await self._fence(ledger_id)
+            state = self._ledgers.get(ledger_id)
+            await self._records.fence(state)
         return LedgerEnd(
             state.last_add_confirmed, state.last_entry, state.fenced, state.length_bytes
         )
-
-    async def _fence(self, ledger_id: int) -> LedgerState:
-        state = self._ledgers.get(ledger_id)
-        if state.deleted:
-            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        # Refused from this moment on; what was queued before is completed before the fence.
-        state.fenced = True
-        if not state.fence_durable:
-            await self._journalled(codec.KIND_FENCE, state)
-        return state
 
     async def note_confirmed(self, confirmed: Sequence[tuple[int, int]]) -> None:
         """See `Bookie.note_confirmed`. Costs no journal record: it is a fact that can be asked of
         the writer's other bookies, and that its next add says again."""
         if self._closed:
             raise BookieReadOnly("the bookie is closed")
+        for ledger_id, entry_id in confirmed:
+            if not (0 <= ledger_id < ID_END and -1 <= entry_id < ID_END):
+                raise ValueError(f"no last add confirmed: entry {entry_id} of ledger {ledger_id}")
         for ledger_id, entry_id in confirmed:
             state = self._ledgers.get(ledger_id)
             if not state.exists or state.fenced or state.deleted:
@@ -297,17 +309,7 @@ class LocalBookie:
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """See `Bookie.delete_ledger`."""
-        state = self._ledgers.get(ledger_id)
-        if state.dropping:
-            raise BookieReadOnly(f"the copy of ledger {ledger_id} is being dropped")
-        if state.deleted or not (state.exists or state.pending or state.emptied):
-            return
-        state.deleted_ms = self._clock.now_ms()
-        try:
-            await self._journalled(codec.KIND_DELETE, state)
-        except BookieError:
-            state.deleted_ms = -1
-            raise
+        await self._records.delete(self._ledgers.get(ledger_id))
 
     async def list_ledgers(self) -> list[int]:
         """See `Bookie.list_ledgers`."""
@@ -318,47 +320,14 @@ class LocalBookie:
         """See `KeptBookie.drop_copies`."""
         return await self._copies.drop(ledger_ids, self._fence)
 
+    async def _fence(self, ledger_id: int) -> LedgerState:
+        state = self._ledgers.get(ledger_id)
+        await self._records.fence(state)
+        return state
+
     async def list_emptied(self) -> list[int]:
         """See `KeptBookie.list_emptied`."""
         return await self._copies.list_emptied()
-
-    async def _journalled(self, kind: int, state: LedgerState) -> None:
-        """Writes a record of a ledger; returns when it is durable."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        state.pending += 1
-
-        def done(item: Append) -> None:
-            state.pending -= 1
-            if item.error is None:
-                # Now and not when the waiting task comes to run: a flush may begin before that,
-                # with a checkpoint beyond this record, and the waiting task may be gone.
-                if kind == codec.KIND_DELETE:
-                    self._forget(state)
-                else:
-                    self._fenced(state)
-            if future.done():
-                return
-            if item.error is not None:
-                future.set_exception(item.error)
-            else:
-                future.set_result(None)
-
-        if self._closed:
-            raise BookieReadOnly("the bookie is closed")
-        self._journal.append(kind, state.ledger_id, done)
-        await future
-
-    def _fenced(self, state: LedgerState) -> None:
-        """A fence is durable in the journal; the next flush puts it into the index."""
-        state.exists = state.fence_durable = True
-        self._ledgers.dirty[state.ledger_id] = state
-
-    def _forget(self, state: LedgerState) -> None:
-        """A delete is durable: memory goes now, the disk with the next flush and collection."""
-        state.exists = True
-        self._halves.active.drop(state.ledger_id)
-        self._reader.cache.drop_ledger(state.ledger_id)
-        self._ledgers.dirty[state.ledger_id] = state
 
     # --- housekeeping ----------------------------------------------------------------------
 
@@ -378,6 +347,7 @@ class LocalBookie:
         return BookieStats(
             writable=refusal is None,
             read_only_reason=str(refusal) if refusal is not None else "",
+            fault=str(self._faults),
             entries_read=self._reader.entries_read,
             bytes_read=self._reader.bytes_read,
             journal_pending_bytes=self._journal.pending_bytes,
@@ -398,7 +368,7 @@ class LocalBookie:
         """Stops without finishing anything, as if the process had been killed."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._records.closed = True
         await self._keeper.stop()
         self._journal.abort()
         self._stage.close()
@@ -408,11 +378,13 @@ class LocalBookie:
         """See `Bookie.close`. A flush that fails leaves its entries to the journal."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._records.closed = True
         await self._keeper.stop()
         await self._journal.close()
-        with contextlib.suppress(OSError, BookieError):
+        try:
             await self._stage.flush()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the disks are released
+            log.error("not flushed at the end, the journal is replayed", error=repr(error))
         self._stage.close()
         self._release()
 
@@ -433,8 +405,18 @@ class LocalBookie:
         self._counters.flushes += 1
         self._counters.flush_bytes += job.bytes_written
         for ledger_id in job.overlapped:
-            self._reader.cache.drop_ledger(ledger_id)
+            self._reader.rewritten(ledger_id)
+
+    def _journal_failed(self, error: BookieError) -> None:
+        log.error("read-only until restarted", error=str(error))
+        self._faults.stop("journal", str(error))
 
     def _flush_failed(self, error: BaseException) -> None:
         if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
             self._guard.full(str(error))
+
+
+def _check_range(first: int, last: int) -> None:
+    """Raises ValueError unless the range names entries that a ledger may have."""
+    if not 0 <= first <= last <= ID_END:
+        raise ValueError(f"entries {first} to {last} are no range of ids from 0 to {ID_END}")

@@ -12,6 +12,7 @@ from itertools import pairwise
 from google_crc32c import value
 
 from magnetar.bookie.api import (
+    ID_END,
     BookieError,
     BookieIdentity,
     EntryProof,
@@ -64,6 +65,10 @@ class MemoryBookie:
     ) -> None:
         if not entries or len(entries) != len(entry_ids) or entry_ids[0] < 0:
             raise ValueError(f"{len(entries)} entries for {len(entry_ids)} ids from 0 on")
+        if entry_ids[-1] >= ID_END:
+            raise ValueError(f"entry ids above {ID_END - 1}")
+        if not (0 <= ledger_id < ID_END and -1 <= last_add_confirmed < ID_END):
+            raise ValueError(f"ledger {ledger_id} confirmed to {last_add_confirmed}: no such ids")
         if any(after <= before for before, after in pairwise(entry_ids)):
             raise ValueError("entry ids must ascend")
         error: BookieError | None = None

@@ -21,7 +21,7 @@ from magnetar.bookie.index import Index
 from magnetar.bookie.index_store import Batch, IndexDamaged, IndexStore
 from magnetar.bookie.journal_files import JournalPosition, JournalTrim
 from magnetar.bookie.ledgers import Ledgers
-from magnetar.bookie.recovery import UNKNOWN, Recovered, Replay, find_mark, set_aside
+from magnetar.bookie.recovery import UNKNOWN, Recovered, Replay, find_mark
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.write_cache import WriteCacheHalf
 from magnetar.core.clock import Clock
@@ -92,41 +92,41 @@ def _recover(
     index = Index(store)
     journal_dir = data_dir / identity_file.JOURNAL_DIR
     mark = find_mark(files, data_dir, identity.salt)
-    _check_index(index, identity, mark, data_dir)
+    carried = Batch()
+    _check_index(index, identity, mark, data_dir, carried)
     ledgers = Ledgers(index)
     logs = EntryLogs(files, data_dir / identity_file.ENTRY_LOG_DIR, identity.salt, settings)
     checkpoint = Checkpoint(files, data_dir, identity.salt, mark)
     trim = JournalTrim(files, journal_dir, settings)
-    flusher = Flusher(logs, index, checkpoint, settings, trim)
+    flusher = Flusher(logs, index, checkpoint, settings, trim, carried)
 
     def flush(half: WriteCacheHalf, position: JournalPosition) -> None:
         if full:
             # What room there is, is for a new journal file.
             raise OSError(errno.ENOSPC, "the disk is full", str(data_dir))
-        states = {state.ledger_id: state for state in ledgers.take_dirty()}
-        last_indexed = {id_: ledgers.get(id_).last_indexed for id_ in half.ledgers}
+        states = ledgers.take(half.ledgers)
+        last_indexed = {id_: states[id_].last_indexed for id_ in half.ledgers}
         for id_, entries in half.ledgers.items():
-            state = states[id_] = ledgers.get(id_)
-            state.last_indexed = max(state.last_indexed, entries.last)
+            states[id_].last_indexed = max(last_indexed[id_], entries.last)
         records = [(id_, state.record) for id_, state in states.items()]
         try:
             flusher.run(FlushJob(half, position, records, last_indexed))
         except BaseException:
             ledgers.dirty.update(states)
             raise
+        finally:
+            ledgers.flushing = False
 
     replay = Replay(
-        files, journal_dir, identity.salt, settings, index, ledgers, flush, clock.now_ms
+        files, journal_dir, identity.salt, settings, index, ledgers, flush, carried, clock.now_ms
     )
     recovered = replay.run(mark)
-    bad = [*recovered.damage, *recovered.torn]
-    faced = any(item.last_seq >= 0 or (item.damage and not item.harmless) for item in bad)
-    if faced or mark == UNKNOWN:
+    if recovered.faced or mark == UNKNOWN:
         # Faced once: the checkpoint moves past it, and what is damaged is kept as evidence. Left
-        # where it is, a hole torn into a commit would look like damage next time.
-        flush(replay.half, recovered.next_position)
-        replay.half = WriteCacheHalf()
-        set_aside(files, recovered.damage)
+        # where it is, a hole torn into a commit would look like damage next time. On a full disk
+        # the first flush that has room does it; a crash before that faces the same bytes again.
+        trim.keep({item.path for item in recovered.damage})
+        replay.flush(recovered.next_position)
     if recovered.records:
         log.info(
             "bookie data opened",
@@ -150,15 +150,15 @@ def _recover(
     )
 
 
-def _check_index(index: Index, identity: Identity, mark: Mark, data_dir: Path) -> None:
+def _check_index(
+    index: Index, identity: Identity, mark: Mark, data_dir: Path, carried: Batch
+) -> None:
     """An index that is empty although there was a checkpoint was lost, not new."""
     found = index.identity
     wanted = bytes([index_format.VERSION]) + identity.salt
     if found is None and mark.position.seq == 0:
-        batch = Batch()
-        index_format.put_identity(batch, identity.salt)
-        # Synced with the first flush; until then it is put again.
-        index.store.write(batch)
+        # Written with the first flush; until then a start puts it again.
+        index_format.put_identity(carried, identity.salt)
     elif found is None:
         raise DataDirError(
             f"{data_dir / identity_file.INDEX_DIR} is empty although entries were stored: "

@@ -77,6 +77,9 @@ class Reader:
         self._pool = pool
         self.cache = ReadCache(settings.read_cache_bytes)
         self._ahead: dict[int, asyncio.Future[None]] = {}
+        self._rewrites = 0
+        """How often blocks of a ledger were written over others. A load that began before such a
+        flush names the former block for entries that are in another now."""
         self._ends: dict[tuple[int, int], None] = {}
         """Ledgers and entries that answers ended before, the oldest first."""
         self.entries_read = 0
@@ -126,6 +129,11 @@ class Reader:
         ends[(ledger_id, end)] = None
         if len(ends) > ENDS_MAX:
             del ends[next(iter(ends))]
+
+    def rewritten(self, ledger_id: int) -> None:
+        """A flush changed where entries of the ledger are: loads under way are not cached."""
+        self._rewrites += 1
+        self.cache.drop_ledger(ledger_id)
 
     def existing(self, ledger_id: int) -> LedgerState:
         """The ledger's state; raises NoSuchLedger or EntryUnknown."""
@@ -192,6 +200,7 @@ class Reader:
                 return block
         self.cache.misses += 1
         wanted = min(wanted, LOAD_BYTES_MAX)
+        rewrites = self._rewrites
         if self._pool is None:
             blocks = self._load_run(ledger_id, position, last, wanted)
         else:
@@ -200,8 +209,9 @@ class Reader:
             )
         if not blocks or state.deleted:
             return None
-        for block in blocks:
-            self.cache.add(block)
+        if rewrites == self._rewrites:
+            for block in blocks:
+                self.cache.add(block)
         if goes_on or blocks[-1].last < last:
             self._read_ahead(state, blocks[-1].last + 1)
         return blocks[0]
@@ -279,11 +289,13 @@ class Reader:
             return
         loop = asyncio.get_running_loop()
         done = self._ahead[ledger_id] = loop.create_future()
+        rewrites = self._rewrites
 
         def finished(loading: "asyncio.Future[list[CachedBlock]]") -> None:
             del self._ahead[ledger_id]
             # An error is for the reader who comes to it and reads again.
-            if not loading.cancelled() and loading.exception() is None and not state.deleted:
+            failed = loading.cancelled() or loading.exception() is not None
+            if not failed and not state.deleted and rewrites == self._rewrites:
                 for block in loading.result():
                     self.cache.add(block)
             if not done.done():

@@ -9,6 +9,7 @@ have been a fence). Nothing is ever answered as absent that may have been there.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +17,20 @@ import msgspec
 
 from magnetar.bookie import index as index_format
 from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.api import ID_END
 from magnetar.bookie.checkpoint import CheckpointDamaged, Mark, read_mark
 from magnetar.bookie.entry_log_codec_v1 import Segment
 from magnetar.bookie.files import Files
 from magnetar.bookie.index import Damage, Index
 from magnetar.bookie.index_store import Batch
 from magnetar.bookie.journal_codec_v1 import Record
-from magnetar.bookie.journal_files import FULL_ERRNOS, JournalPosition, file_ids, file_name
+from magnetar.bookie.journal_files import (
+    DAMAGED_SUFFIX,
+    FULL_ERRNOS,
+    JournalPosition,
+    file_ids,
+    file_name,
+)
 from magnetar.bookie.journal_scan import Bad, Found, JournalScan
 from magnetar.bookie.ledgers import Ledgers
 from magnetar.bookie.settings import BookieSettings
@@ -33,7 +41,6 @@ log = get_logger("magnetar.bookie.recovery")
 
 NOTHING: Final = Mark(JournalPosition(0, codec.FILE_HEADER_BYTES, 0), 0)
 UNKNOWN: Final = Mark(JournalPosition(0, codec.FILE_HEADER_BYTES, -1), 0)
-DAMAGED_SUFFIX: Final = ".damaged"
 
 
 class Recovered(msgspec.Struct):
@@ -44,6 +51,13 @@ class Recovered(msgspec.Struct):
     bytes_replayed: int
     torn: list[Bad]
     damage: list[Bad]
+
+    @property
+    def faced(self) -> bool:
+        """Whether the checkpoint has to move past bad bytes."""
+        if any(bad.last_seq >= 0 for bad in self.torn):
+            return True
+        return any(bad.last_seq >= 0 or not bad.harmless for bad in self.damage)
 
 
 class Replay:
@@ -58,6 +72,7 @@ class Replay:
         index: Index,
         ledgers: Ledgers,
         flush: Callable[[WriteCacheHalf, JournalPosition], None],
+        carried: Batch,
         now_ms: Callable[[], int],
     ) -> None:
         self._files = files
@@ -67,6 +82,7 @@ class Replay:
         self._index = index
         self._ledgers = ledgers
         self._flush = flush
+        self._carried = carried
         self._now_ms = now_ms
         self.half = WriteCacheHalf()
         self._flush_at = settings.write_cache_bytes
@@ -82,7 +98,7 @@ class Replay:
             size += found.record.size
             if self.half.charge >= self._flush_at:
                 end = found.offset + found.record.size
-                self._flush_half(JournalPosition(found.file_id, end, found.record.seq))
+                self.flush(JournalPosition(found.file_id, end, found.record.seq))
         newest = max(file_ids(self._files, self._journal_dir), default=0)
         self._check_newest(scan, mark.newest_file_id, newest)
         bad = scan.judge()
@@ -96,7 +112,8 @@ class Replay:
         position = JournalPosition(next_file, codec.FILE_HEADER_BYTES, last_seq)
         return Recovered(position, records, size, torn, damage)
 
-    def _flush_half(self, position: JournalPosition) -> None:
+    def flush(self, position: JournalPosition) -> None:
+        """Flushes what was replayed up to `position`; on a full disk it stays in memory."""
         half, self.half = self.half, WriteCacheHalf()
         try:
             self._flush(half, position)
@@ -110,7 +127,18 @@ class Replay:
 
     def _apply(self, found: Found) -> None:
         record = found.record
-        if record.kind == codec.KIND_ADD:
+        reason = _fault(record)
+        if reason:
+            # An older release accepted it. Applied, it would fail every flush.
+            log.error(
+                "journal record skipped, no ledger can hold it",
+                path=str(self._journal_dir / file_name(found.file_id)),
+                offset=found.offset,
+                kind=codec.KINDS[record.kind],
+                ledger_id=record.ledger_id,
+                reason=reason,
+            )
+        elif record.kind == codec.KIND_ADD:
             self._apply_add(record, found.body)
         elif record.kind == codec.KIND_FENCE:
             state = self._ledgers.get(record.ledger_id)
@@ -146,7 +174,7 @@ class Replay:
         scan.durable_seq = max(scan.durable_seq, first)
 
     def _record_damage(self, bads: list[Bad]) -> None:
-        batch = Batch()
+        batch = self._carried
         for bad in bads:
             log.error(
                 "journal damage",
@@ -161,7 +189,8 @@ class Replay:
                 continue
             record = bad.record
             alone = bad.last_seq in (-1, bad.first_seq)
-            if record is not None and record.kind == codec.KIND_ADD and alone:
+            named = record is not None and record.kind == codec.KIND_ADD and not _fault(record)
+            if record is not None and named and alone:
                 ids = record.entry_ids
                 name = str(bad.path) + DAMAGED_SUFFIX
                 damage = Damage(record.ledger_id, ids[0], ids[-1], name, bad.offset)
@@ -174,9 +203,16 @@ class Replay:
                 through = max([*self._ledgers.known_ids(), self._ledgers.limbo_through])
                 index_format.put_limbo(batch, through)
                 self._ledgers.set_limbo(through)
-        if batch.writes:
-            self._index.store.write(batch)
-            self._index.store.sync()
+        if not batch.writes:
+            return
+        try:
+            with self._index.change() as store:
+                store.write(batch)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            # The checkpoint stays before the damage until a flush has written this too.
+            log.error("the disk is full, the damage is not on record yet", error=str(error))
 
     def _cut(self, torn: list[Bad], ends: dict[int, int]) -> None:
         """Cuts torn tails, so that the next scan does not meet them again."""
@@ -203,9 +239,21 @@ def find_mark(files: Files, data_dir: Path, incarnation: bytes) -> Mark:
         return UNKNOWN
 
 
-def set_aside(files: Files, damage: list[Bad]) -> None:
-    """Keeps damaged journal files as evidence once the checkpoint has passed them."""
-    for path in {bad.path for bad in damage}:
-        if path.name in files.names(path.parent):
-            files.rename(path, path.with_name(path.name + DAMAGED_SUFFIX))
-            files.sync_directory(path.parent)
+def _fault(record: Record) -> str:
+    """Why a record whose head passes its CRC cannot be applied; empty if it can."""
+    if record.kind not in (codec.KIND_ADD, codec.KIND_FENCE, codec.KIND_DELETE):
+        return ""
+    ids = record.entry_ids
+    if not 0 <= record.ledger_id < ID_END:
+        return f"ledger id {record.ledger_id} is not below {ID_END}"
+    if record.kind != codec.KIND_ADD:
+        return ""
+    if not ids or ids[0] < 0 or ids[-1] >= ID_END:
+        return f"{len(ids)} entries from {record.first_entry} on are not below {ID_END}"
+    if type(ids) is not range and any(after <= before for before, after in pairwise(ids)):
+        return "entry ids do not ascend"
+    if sum(codec.unpack_lengths(record.lengths)) != record.body_bytes:
+        return f"its lengths do not add up to {record.body_bytes} bytes"
+    if not -1 <= record.last_add_confirmed < ID_END:
+        return f"last add confirmed {record.last_add_confirmed} is no entry id"
+    return ""

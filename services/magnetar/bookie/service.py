@@ -311,6 +311,10 @@ class BookieService:
                 # Another one wrote it, or a write of ours may land late: look before the next.
                 self._sure = False
                 log.warning("registration not refreshed", bookie=str(self), error=str(error))
+            except Exception:
+                # A bug, or the disk's: others would believe the last registration for ever.
+                self._sure = False
+                log.exception("registration not refreshed", bookie=str(self))
 
     def _outdated(self, now: float) -> bool:
         said, stats = self._registered, self.bookie.stats()
@@ -348,3 +352,6 @@ class BookieService:
                 return
             except (MetadataError, BookieError, TimeoutError, OSError) as error:
                 log.warning("ledgers not compared", bookie=str(self), error=str(error))
+            except Exception:
+                # The next comparison may do better; without any, deleted ledgers fill the disk.
+                log.exception("ledgers not compared", bookie=str(self))

@@ -30,6 +30,8 @@ class BookieStats(msgspec.Struct, frozen=True):
 
     writable: bool
     read_only_reason: str
+    fault: str
+    """Which part failed for an unforeseen reason or for good; empty while all are well."""
     entries_added: int
     bytes_added: int
     entries_read: int

@@ -4,7 +4,8 @@ A half is swapped out when it is full, when it is old, when adds have paused wit
 when somebody asks. One flush runs at a time. While it runs and the active half is full too, the
 journal is held, so that memory stays within two halves, the journal's queue and one commit. A
 failed flush keeps its half and is tried again: nothing that was acknowledged is ever dropped; once
-the other half is full too, adds are refused until a flush has worked.
+the other half is full too, adds are refused until a flush has worked. A flush that fails for an
+unforeseen reason is reported to `Faults`, and so is one that ends well.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from magnetar.bookie.api import BookieError, BookieReadOnly
+from magnetar.bookie.api import BookieReadOnly
+from magnetar.bookie.faults import Faults
 from magnetar.bookie.flush import Flusher, FlushJob
 from magnetar.bookie.index import FLAG_DELETED
 from magnetar.bookie.journal import Journal
@@ -43,6 +45,7 @@ class WriteStage:
         monotonic: Callable[[], float],
         on_flushed: Callable[[FlushJob], None],
         on_error: Callable[[BaseException], None],
+        faults: Faults,
         *,
         threaded: bool,
     ) -> None:
@@ -54,6 +57,7 @@ class WriteStage:
         self._monotonic = monotonic
         self._on_flushed = on_flushed
         self._on_error = on_error
+        self._faults = faults
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(1, "bookie-flush") if threaded else None
         self._job: FlushJob | None = None
@@ -81,10 +85,10 @@ class WriteStage:
         self.position = position
         self._last_add = self._monotonic()
         if self._full():
-            if self._job is None:
-                self._swap()
-            elif self._running:
+            if self._running:
                 self._journal.hold()
+            elif self._job is None and self._monotonic() >= self._retry_at:
+                self._swap()
             else:
                 self._refuse()
 
@@ -106,10 +110,13 @@ class WriteStage:
         if not self.dirty:
             self._last_swap = now
             return
+        if now < self._retry_at:
+            return
         settings = self._settings
         idle = now - self._last_add >= settings.flush_idle_s
         much = self._halves.active.charge >= settings.flush_idle_bytes_min
-        if now - self._last_swap >= settings.flush_age_s or (idle and much):
+        old = now - self._last_swap >= settings.flush_age_s
+        if self._error is not None or self._full() or old or (idle and much):
             self._swap()
             self._trim_after = idle
 
@@ -152,17 +159,19 @@ class WriteStage:
 
     def _swap(self) -> None:
         assert self.position is not None  # noqa: S101 - set at open
-        halves, ledgers = self._halves, self._ledgers
+        halves = self._halves
         half = halves.active
+        try:
+            states = self._ledgers.take(half.ledgers)
+        except Exception as error:  # noqa: BLE001 - logged; the half stays active, its adds with it
+            self._failed(error)
+            return
         halves.flushing, halves.active = half, WriteCacheHalf()
-        states = {state.ledger_id: state for state in ledgers.take_dirty()}
-        states.update((ledger_id, ledgers.get(ledger_id)) for ledger_id in half.ledgers)
         records = [(ledger_id, state.record) for ledger_id, state in states.items()]
         last_indexed = {ledger_id: states[ledger_id].last_indexed for ledger_id in half.ledgers}
         for ledger_id, entries in half.ledgers.items():
             # From now on the index may name them.
             states[ledger_id].last_indexed = max(last_indexed[ledger_id], entries.last)
-        ledgers.flushing = True
         self._last_swap = self._monotonic()
         self._job = FlushJob(half, self.position, records, last_indexed)
         self._run()
@@ -184,7 +193,7 @@ class WriteStage:
     def _run_inline(self, job: FlushJob) -> None:
         try:
             self._flusher.run(job)
-        except (OSError, BookieError) as error:
+        except Exception as error:  # noqa: BLE001 - logged, the job is run again
             self._failed(error)
         else:
             self._done(job)
@@ -199,12 +208,15 @@ class WriteStage:
             self._failed(error)
 
     def _failed(self, error: BaseException) -> None:
-        unforeseen = None if isinstance(error, (OSError, BookieError)) else error
-        log.error("the flush failed, to be tried again", error=str(error), exc_info=unforeseen)
+        log.error("the flush failed, to be tried again", error=str(error))
+        self._faults.note("flush", error)
         self._running = False
         self._error = error
         if self._full():
             self._refuse()
+        else:
+            # Deletes made room while the journal was held, or adds may go on into this half.
+            self._journal.release(self.refusal)
         self._retry_at = self._monotonic() + self._settings.flush_retry_s
         self._on_error(error)
         waiters, self._waiters = self._waiters + self._next_waiters, []
@@ -217,7 +229,8 @@ class WriteStage:
     def _done(self, job: FlushJob) -> None:
         self._running = False
         self._job = None
-        self.refusal = None
+        self._error = self.refusal = None
+        self._faults.clear("flush")
         self._halves.flushing = None
         self._ledgers.flushing = False
         self._on_flushed(job)
@@ -233,7 +246,7 @@ class WriteStage:
                 if not waiter.done():
                     waiter.set_result(None)
             self._waiters = []
-        self._journal.release()
+        self._journal.release(self.refusal)
         if self._trim_after:
             # The load that needed the memory is over. A little later, as the half is still held.
             self._trim_after = False

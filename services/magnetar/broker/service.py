@@ -34,7 +34,7 @@ from magnetar.broker.resources import Resources
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.session.budget import PublishBudget
-from magnetar.broker.session.connection import Connection
+from magnetar.broker.session.connection import SWEEP_S, Connection
 from magnetar.broker.session.session import Session
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription.limits import SubscriptionLimits
@@ -192,6 +192,7 @@ class BrokerService:
         await publish_defaults(self.store, self.offloading.defaults)
         loop = asyncio.get_running_loop()
         frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
+        self._every(SWEEP_S, self._close_unfinished, "connection deadlines")
         self._server = await loop.create_server(
             lambda: Connection(Session(self), frame_bytes_max),
             sock=listener,
@@ -348,6 +349,13 @@ class BrokerService:
             else:
                 session.ping_sent = True
                 session.link.ping()
+
+    async def _close_unfinished(self) -> None:
+        """Holds connections to the deadlines of what they begin."""
+        now = asyncio.get_running_loop().time()
+        for session in list(self.sessions):
+            if isinstance(session.wire, Connection):
+                session.wire.look(now)
 
     async def _confirm_retention(self, ledger: str) -> None:
         """Ledgers of this topic are about to go: is what is kept of it as the store says?"""

@@ -73,6 +73,7 @@ class _Parts:
                 "registered": self.service.registered,
                 "writable": self.service.server.writable,
                 "read_only_reason": stats.read_only_reason,
+                "fault": stats.fault,
                 "connections": len(self.service.server.connections),
                 "ledgers": self.ledgers.count if self.ledgers is not None else 0,
                 "entries_added": stats.entries_added,
@@ -99,6 +100,10 @@ class _Parts:
         if self.service is None or self.service.registered:
             return ""
         return str(self.service.server.add_refusal)
+
+    def storage_reason(self) -> str:
+        """Why the storage is not well, although it may still answer reads."""
+        return "" if self.service is None else self.service.bookie.stats().fault
 
 
 async def start(settings: BookieProcessSettings) -> BookieProcess:
@@ -137,7 +142,11 @@ async def start(settings: BookieProcessSettings) -> BookieProcess:
         if parts.recovery is not None:
             await parts.recovery.start()
         release_freed_memory()
-        parts.readiness.open(parts.registered_reason, lambda: session_reason(member.session))
+        parts.readiness.open(
+            parts.registered_reason,
+            parts.storage_reason,
+            lambda: session_reason(member.session),
+        )
         host = settings.advertised_host or settings.host
         return BookieProcess(
             service.bookie.identity,

@@ -52,6 +52,9 @@ class Following:
                 continue
             except (MetadataError, TimeoutError) as error:
                 log.info("listed again", prefix=self._prefix, error=str(error))
+            except Exception:
+                # A bug, of `changed` say. A task that ends would leave the records as they are.
+                log.exception("listed again", prefix=self._prefix)
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:

@@ -181,6 +181,10 @@ class MetadataSession:
             except MetadataError as error:
                 log.info("lease not renewed", session=self._name, error=str(error))
                 pause_s = self._retry_s()
+            except Exception:
+                # A bug: without a retry, the session would be suspended for good.
+                log.exception("lease not renewed", session=self._name)
+                pause_s = self._retry_s()
             else:
                 pause_s = self.ttl_s / RENEWALS_PER_TTL
 

@@ -72,6 +72,11 @@ class FrameDecoder:
         """Memory held for a frame under way; 0 for an idle connection."""
         return self._buffer.held_bytes
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes received of a frame under way."""
+        return self._buffer.end - self._buffer.start
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; valid until `received` is called."""
         return self._buffer.writable()

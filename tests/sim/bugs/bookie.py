@@ -10,8 +10,8 @@ from tests.sim.bugs.leaning import faults, ledgers, quorum, together
 from magnetar.bookie.flush import Flusher, FlushJob
 from magnetar.bookie.garbage import LedgerGarbage
 from magnetar.bookie.journal_files import JournalWriter
+from magnetar.bookie.ledger_records import LedgerRecords
 from magnetar.bookie.ledgers import Ledgers, LedgerState
-from magnetar.bookie.local import LocalBookie
 
 
 def receipts_before_the_sync() -> None:
@@ -39,7 +39,7 @@ def checkpoint_before_the_index() -> None:
     def write(self: Flusher, job: FlushJob) -> None:
         plain, overlapping = self._write_blocks(job)
         self._writer.sync()
-        with self._index.lock:
+        with self._index.change(sync=False):
             self._put(job, plain, overlapping)
         self._writer.committed()
 
@@ -47,13 +47,11 @@ def checkpoint_before_the_index() -> None:
 
 
 def fences_are_not_written() -> None:
-    async def fence(self: LocalBookie, ledger_id: int) -> LedgerState:
+    async def fence(_: LedgerRecords, state: LedgerState) -> None:
         await asyncio.sleep(0)
-        state = self._ledgers.get(ledger_id)
         state.fenced = state.exists = True
-        return state
 
-    plant(LocalBookie, "_fence", fence)
+    plant(LedgerRecords, "fence", fence)
 
 
 def damage_is_forgotten() -> None:

@@ -160,7 +160,7 @@ def test_bookie_series() -> None:
     zeros = dict.fromkeys(BookieStats.__struct_fields__, 0)
     numbers = msgspec.convert(
         {
-            **zeros, "writable": True, "read_only_reason": "", "entries_added": 7,
+            **zeros, "writable": True, "read_only_reason": "", "fault": "", "entries_added": 7,
             "bytes_added": 700, "journal_sync_seconds": 0.25, "journal_sync_buckets": buckets,
         },
         BookieStats, strict=False,

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie import identity
+from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.api import ID_END, NoSuchLedger
 from magnetar.bookie.identity import DataDirError, Identity
 from magnetar.bookie.local import LocalBookie
 
@@ -130,3 +132,33 @@ async def test_a_fence_is_kept_though_its_caller_has_gone(open_bookie: Opener) -
     await bookie.abort()
     bookie = await open_bookie()
     assert (await bookie.ledger_end(1)).fenced
+
+
+@pytest.mark.parametrize("first", [ID_END - 1, ID_END])
+async def test_a_record_of_entries_that_cannot_be_is_skipped(
+    first: int, open_bookie: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An older release journalled and acknowledged such a group."""
+    bookie = await open_bookie()
+    await add(bookie, 1, range(3))
+    done = asyncio.Event()
+    bookie._journal.append(
+        codec.KIND_ADD,
+        5,
+        lambda _: done.set(),
+        entry_ids=range(first, first + 2),
+        lengths=codec.pack_lengths([b"a", b"b"]),
+        body=(b"ab",),
+        body_bytes=2,
+        body_crc=codec.entries_crc([b"ab"]),
+    )
+    await asyncio.wait_for(done.wait(), 20)
+    await add(bookie, 1, range(3, 6))
+    await bookie.abort()
+    bookie = await open_bookie()
+    assert "journal record skipped" in caplog.text
+    assert await read_all(bookie, 1) == list(range(6))
+    await bookie.flush()
+    with pytest.raises(NoSuchLedger):
+        await bookie.ledger_end(5)
+    assert await add(bookie, 5, range(3)) is None

@@ -1,15 +1,19 @@
 """Collection of garbage: what is dead goes, what lives stays readable all the while."""
 
 import asyncio
+import errno
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie.api import EntryCorrupt, NoSuchLedger
+from magnetar.bookie.entry_log import EntryLogs
 from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.os_files import OsFiles
 
-from .conftest import SMALL, Opener, add, read_all, until
+from .conftest import DATA, SMALL, Opener, add, open_sim, read_all, until
 
 
 def logs(tmp_path: Path) -> list[Path]:
@@ -160,3 +164,44 @@ async def test_it_happens_by_the_clock(open_bookie: Opener, tmp_path: Path) -> N
         await bookie.delete_ledger(ledger_id)
     # All but the log that is written, and one that was when the last pass went by.
     await until(lambda: len(logs(tmp_path)) <= 2 and bookie.stats().gc_bytes_freed > 100_000)
+
+
+async def test_a_log_that_cannot_be_read_keeps_no_other_from_going(tmp_path: Path) -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"))
+    await fill(bookie, range(30))
+    before = [path for path in disk.inodes if path.suffix == ".log"]
+    for ledger_id in range(30):
+        await bookie.delete_ledger(ledger_id)
+    stubborn = before[0]
+    disk.fault = lambda step, path: (
+        OSError(errno.EIO, "Input/output error") if step == "remove" and path == stubborn else None
+    )
+    report = await bookie.collect_garbage()
+    assert report.logs_removed >= len(before) - 2
+    assert stubborn in disk.inodes
+    disk.fault = None
+    await bookie.collect_garbage()
+    assert stubborn not in disk.inodes
+    await bookie.close()
+
+
+def test_a_log_is_not_opened_again_once_it_is_removed(tmp_path: Path) -> None:
+    """Its handle would keep its bytes on the disk."""
+
+    class Racing(OsFiles):
+        """Right before a file goes, a reader asks for it."""
+
+        logs: EntryLogs
+
+        def remove(self, path: Path) -> None:
+            self.logs.file(1)
+            super().remove(path)
+
+    files = Racing()
+    files.logs = logs = EntryLogs(files, tmp_path, bytes(16), SMALL)
+    log_id, _ = logs.create()
+    logs.file(log_id)
+    logs.remove(log_id)
+    with pytest.raises(FileNotFoundError):
+        logs.file(log_id)

@@ -1,12 +1,15 @@
 """The index: views stay disjoint and resolve to the newest block; both stores behave alike."""
 
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rocksdict import Rdict
 
 from magnetar.bookie import index as index_format
 from magnetar.bookie.index import Damage, Index, LedgerRecord, View
@@ -162,3 +165,50 @@ def read_all(path: Path) -> None:
         list(store.scan(b"0", b"99"))
     finally:
         store.close()
+
+
+class Failing:
+    """RocksDB after a background error: it takes no write, and closes without its memtable."""
+
+    def __init__(self, db: Rdict, path: Path) -> None:
+        self._db = db
+        self._path = path
+
+    def write(self, *_: object) -> None:
+        raise RuntimeError(f"IO error: While appending to file: {self._path}/000012.sst")
+
+    def close(self) -> None:
+        self._db.close()
+        shutil.rmtree(self._path)
+
+
+def test_writes_lost_by_a_reopened_store_are_noticed_by_their_writer(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    store = RocksIndexStore(path)
+    index = Index(store)
+    batch = Batch()
+    batch.put(b"k", b"v")
+    change = index.change()
+    change.__enter__()
+    store.write(batch)
+    # Whatever reopens it: all that follows succeeds, and `k` is gone.
+    store._db = Failing(store._db, path)  # type: ignore[assignment]
+    with pytest.raises(IndexDamaged, match="000012"):
+        store.write(Batch())
+    with pytest.raises(IndexDamaged, match="reopened"):
+        change.__exit__(None, None, None)
+    assert store.get(b"k") is None
+    with index.change():
+        store.write(batch)
+    assert store.get(b"k") == b"v"
+    store.close()
+
+
+def test_one_writer_changes_the_index_at_a_time() -> None:
+    index = Index(MemoryIndexStore())
+    with ThreadPoolExecutor(1) as pool:
+        with index.change():
+            other = pool.submit(lambda: index.change().__enter__())
+            with pytest.raises(TimeoutError):
+                other.result(0.05)
+        other.result(20)

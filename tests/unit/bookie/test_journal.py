@@ -315,7 +315,12 @@ class CountingFiles(OsFiles):
         return counted
 
 
-def threaded(tmp_path: Path, files: OsFiles, done: Callable[[Commit], None]) -> Journal:
+def threaded(
+    tmp_path: Path,
+    files: OsFiles,
+    done: Callable[[Commit], None],
+    failed: Callable[[BookieError], None] = lambda _: None,
+) -> Journal:
     writer = JournalWriter(
         files,
         tmp_path,
@@ -330,7 +335,7 @@ def threaded(tmp_path: Path, files: OsFiles, done: Callable[[Commit], None]) -> 
         BookieSettings(journal_mark_idle_s=0.001),
         on_commit=done,
         on_full=lambda _: None,
-        on_failed=lambda _: None,
+        on_failed=failed,
     )
 
 

@@ -1,5 +1,7 @@
 """Reads: the caches, read-ahead, and what is answered without leaving the turn."""
 
+import asyncio
+import threading
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.bookie.api import EntryCorrupt
+from magnetar.bookie.api import ID_END, EntryCorrupt
 from magnetar.bookie.entry_log import adjacent
 from magnetar.bookie.entry_log_codec_v1 import Block
 from magnetar.bookie.index import View
@@ -180,3 +182,45 @@ def test_a_removed_file_can_still_be_read(tmp_path: Path) -> None:
     path.unlink()
     assert file.read_once(10, 100) == b"x" * 100
     file.close()
+
+
+async def test_a_block_read_before_its_ledger_was_rewritten_is_not_cached(
+    open_bookie: Opener,
+) -> None:
+    """Else entries that filled a hole meanwhile would be passed over as absent."""
+    bookie = await open_bookie(replace(SMALL, read_ahead_bytes=0))
+    await add(bookie, 1, (0, 1, 2, 4, 5, 6))
+    await bookie.flush()
+    reader = bookie._reader
+    started, go_on = threading.Event(), threading.Event()
+    load_run = reader._load_run
+
+    def slow(ledger_id: int, position: int, last: int, wanted: int) -> list[CachedBlock]:
+        blocks = load_run(ledger_id, position, last, wanted)
+        started.set()
+        go_on.wait(20)
+        return blocks
+
+    reader._load_run = slow  # type: ignore[method-assign]
+    reading = asyncio.ensure_future(bookie.read_entries(1, 0, 2, bytes_max=1 << 20))
+    await asyncio.to_thread(started.wait, 20)
+    reader._load_run = load_run  # type: ignore[method-assign]
+    await add(bookie, 1, range(3, 4))
+    await bookie.flush()
+    go_on.set()
+    await reading
+    found = await bookie.read_entries(1, 3, 3, bytes_max=1 << 20)
+    assert [item.entry_id for item in found] == [3]
+    assert await read_all(bookie, 1) == list(range(7))
+
+
+@pytest.mark.parametrize(("first", "last"), [(-1, 3), (3, 2), (0, ID_END + 1)])
+async def test_ranges_that_cannot_be_are_refused(
+    first: int, last: int, open_bookie: Opener
+) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(10))
+    with pytest.raises(ValueError, match="no range of ids"):
+        await bookie.read_entries(1, first, last, bytes_max=100)
+    with pytest.raises(ValueError, match="no range of ids"):
+        await bookie.prove_entries(1, first, last, count_max=10)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
-from magnetar.bookie.api import BookieError, BookieReadOnly, NoSuchLedger
+from magnetar.bookie.api import BookieError, BookieReadOnly, EntryCorrupt, NoSuchLedger
 
 from .conftest import DATA, SMALL, Opener, add, entry, open_sim, read_all, until
 
@@ -268,3 +268,59 @@ async def test_closing_leaves_nothing_to_replay(open_bookie: Opener, tmp_path: P
     bookie = await open_bookie()
     assert bookie.stats().write_cache_entries == 0
     assert await read_all(bookie, 1) == list(range(100))
+
+
+async def test_a_delete_that_makes_room_in_the_full_half_is_not_held_by_a_failed_flush() -> None:
+    disk = SimDisk()
+    tight = replace(SMALL, write_cache_bytes=20_000, flush_retry_s=1000.0, tick_s=1000.0)
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), tight)
+    broken = OSError(errno.EIO, "Input/output error")
+    disk.fault = lambda _, path: broken if path.suffix == ".log" else None
+    stage = bookie._stage
+    assert await add(bookie, 1, range(150)) is None
+    await until(lambda: stage._job is not None and not stage._running)
+    # The other half fills while the flush is run again, so that the journal is held. A delete of
+    # what filled it was under way already. Then the flush fails again.
+    filling = asyncio.ensure_future(add(bookie, 2, range(150)))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(bookie._records.deleted, bookie._ledgers.get(2))
+    stage._run()
+    assert await filling is None
+    await until(lambda: not stage._running)
+    async with asyncio.timeout(20):
+        await bookie.delete_ledger(1)
+    disk.fault = None
+    await bookie.close()
+
+
+async def test_damage_is_faced_on_a_full_disk_too() -> None:
+    """A start meets a torn hole and no free byte: it opens, and the checkpoint moves with room."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, SMALL)
+    for ledger_id in range(5):
+        assert await add(bookie, ledger_id, range(20)) is None
+    await bookie.abort()
+    (path,) = (path for path in disk.inodes if path.suffix == ".journal")
+    disk.flip(path, 8 * (disk.inodes[path].data.index(b"2:0 ") + 1))
+    disk.capacity = disk.used() + 100
+    faults = [OSError(errno.ENOSPC, "No space left on device")]
+    disk.fault = lambda step, _: faults.pop() if step == "index sync" and faults else None
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced), SMALL)
+    assert not faults
+    with pytest.raises(EntryCorrupt):
+        await bookie.read_entries(2, 0, 19, bytes_max=1 << 20)
+    for ledger_id in (0, 1, 3, 4):
+        assert await read_all(bookie, ledger_id) == list(range(20))
+    disk.capacity = 1 << 40
+    await until(lambda: bookie.writable)
+    await bookie.flush()
+    await bookie.close()
+    # On record, with its evidence beside it.
+    assert path.with_name(path.name + ".damaged") in disk.inodes
+    index = bookie._parts.index.store  # type: ignore[assignment]
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced), SMALL)
+    with pytest.raises(EntryCorrupt, match="damaged"):
+        await bookie.read_entries(2, 0, 19, bytes_max=1 << 20)
+    assert await read_all(bookie, 4) == list(range(20))
+    await bookie.close()

@@ -34,9 +34,12 @@ class Peer:
                 return None  # closed with something of ours unread
             if not data:
                 return None
-            free = self._decoder.get_buffer()
-            free[: len(data)] = data
-            self._decoder.received(len(data))
+            while data:
+                free = self._decoder.get_buffer()
+                count = min(len(free), len(data))
+                free[:count] = data[:count]
+                self._decoder.received(count)
+                data = data[count:]
         return frame
 
     async def failure(self, kind: int) -> messages.Failure:

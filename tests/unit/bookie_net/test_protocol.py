@@ -1,6 +1,6 @@
 """The bookie protocol's codec: nothing is lost on the way, and nothing damaged is believed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.bookie.api import (
+    ID_END,
     BookieError,
     BookieIdentity,
     BookieLate,
@@ -41,6 +42,7 @@ from magnetar.wire.receive_buffer import BUFFER_BYTES_DEFAULT
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 ENTRY_ID = st.integers(0, 1 << 62)
+ENTRY_IDS = st.integers(0, ID_END - 1)
 U64 = st.integers(0, (1 << 64) - 1)
 BODIES = st.lists(st.binary(max_size=40), min_size=1, max_size=6)
 TEXT = st.text(max_size=30)
@@ -227,6 +229,26 @@ def _add_payload(first: int, count: int, crc: int, tables: bytes = b"") -> bytes
             "ascend",
         ),
         (reframed(protocol.ADD, _add_payload(0, 1 << 31, 0)), "entries"),
+        (reframed(protocol.ADD, _add_payload(ID_END, 1, value(b"x")), b"x"), "not all from 0"),
+        (
+            reframed(
+                protocol.ADD,
+                _add_payload(ID_END - 1, 2, value(b"xy"), b"\1\0\0\0" * 2),
+                b"xy",
+            ),
+            "not all from 0",
+        ),
+        (
+            reframed(
+                protocol.ADD,
+                _add_payload(
+                    0, 2, value(b"xy"), b"\1\0\0\0" * 2 + bytes(8) + ID_END.to_bytes(8, "little")
+                ),
+                b"xy",
+                protocol.FLAG_IDS,
+            ),
+            "above",
+        ),
         (reframed(protocol.ADD, _add_payload(0, 1, value(b"x")), b"x", 0x40), "flags"),
         (reframed(protocol.PING, b"x"), "payload"),
         (reframed(protocol.PING, b"", b"body"), "of body"),
@@ -258,7 +280,14 @@ def test_hello_and_welcome(
     assert messages.decode_welcome(messages.encode_welcome(welcome)) == welcome
 
 
-@given(I64, I64, I64, st.booleans(), st.integers(0, (1 << 64) - 1), st.lists(I64, max_size=5))
+@given(
+    ENTRY_IDS,
+    ENTRY_IDS,
+    st.integers(-1, ID_END - 1),
+    st.booleans(),
+    st.integers(0, (1 << 64) - 1),
+    st.lists(I64, max_size=5, unique=True).map(sorted),
+)
 def test_small_payloads(
     first: int, second: int, third: int, flag: bool, count: int, ids: list[int]
 ) -> None:
@@ -353,3 +382,23 @@ def test_the_buffer_of_a_large_frame_serves_the_next_one_too() -> None:
         kept += receive_buffer._spare_grown.values()
     assert len(kept) == 3
     assert all(buffer is kept[0] for buffer in kept)
+
+
+@pytest.mark.parametrize(
+    ("decode", "payload"),
+    [
+        (messages.decode_end, messages.encode_end(LedgerEnd(ID_END, 0, False, 0))),
+        (messages.decode_end, messages.encode_end(LedgerEnd(-1, -2, False, 0))),
+        (messages.decode_end, messages.encode_end(LedgerEnd(-1, -1, False, -2))),
+        (messages.decode_ledgers, messages.encode_ledgers([5, 1], more=True)),
+        (
+            messages.decode_proofs,
+            messages.encode_proofs(EntryProofs([EntryProof(-1, ProofKind.PRESENT)], 1)),
+        ),
+    ],
+)
+def test_answers_of_ids_that_cannot_be_are_refused(
+    decode: Callable[[bytes], object], payload: bytes
+) -> None:
+    with pytest.raises(FrameError):
+        decode(payload)

@@ -23,6 +23,8 @@ from magnetar.bookie.registration import (
 )
 from magnetar.bookie.service import BookieService, BookieServiceSettings
 from magnetar.bookie.settings import BookieSettings
+from magnetar.cluster.bookie_process import _Parts
+from magnetar.cluster.bookie_settings import BookieProcessSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Conflict, MetadataError
 from magnetar.ledger import metadata as ledger_metadata
@@ -317,3 +319,42 @@ async def test_a_ledger_made_during_a_comparison_is_not_taken_for_garbage() -> N
     for _ in range(4):
         await scene.garbage.compare()
     assert await scene.bookie.list_ledgers() == [2, 4, 5, 6, 7, 8]
+
+
+async def test_a_bug_in_a_refresh_does_not_end_the_refreshes(tmp_path: Path) -> None:
+    class Buggy(MemoryStore):
+        bugs = 0
+
+        async def put(
+            self,
+            key: str,
+            value: bytes,
+            *,
+            expected: int | None = None,
+            lease_id: int | None = None,
+        ) -> int:
+            if self.bugs:
+                self.bugs -= 1
+                raise RuntimeError("a bug")
+            return await super().put(key, value, expected=expected, lease_id=lease_id)
+
+    store = Buggy()
+    async with running(store, tmp_path / "data", refresh_s=0.01, verify_s=0.01) as service:
+        store.bugs = 3
+        await store.delete(KEY)
+        async with asyncio.timeout(DEADLINE_S):
+            while await registration(store) is None:  # noqa: ASYNC110 - it tells nobody
+                await asyncio.sleep(0.01)
+        assert store.bugs == 0
+        assert service.registered
+
+
+async def test_a_bookie_whose_storage_failed_for_good_is_not_ready(tmp_path: Path) -> None:
+    async with running(MemoryStore(), tmp_path / "data") as service:
+        parts = _Parts(BookieProcessSettings(), service=service)
+        assert parts.storage_reason() == ""
+        service.bookie._journal._failed(BookieReadOnly("Input/output error"), [])
+        assert "journal stopped until a restart" in parts.storage_reason()
+        # It is still found, for it can be read from.
+        assert parts.registered_reason() == ""
+        assert parts.status()["fault"] == parts.storage_reason()

@@ -230,6 +230,48 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_from(
 # -- keep-alive
 
 
+@pytest.mark.parametrize("watching", [False, True])
+async def test_lists_are_made_only_while_their_client_reads(watching: bool) -> None:
+    """A list may be large, and a connection may ask for many at once."""
+    asked = 150
+    async with running_broker() as (service, port):
+        client = await RawClient.connect(HOST, port)
+        for number in range(100):
+            await client.producer(f"persistent://public/default/{number:02d}{'x' * 2_000}")
+        list_bytes = 100 * 2_100
+        others = set(service.sessions)
+        async with narrow_peer(port) as peer:
+            (session,) = service.sessions - others
+            for number in range(asked):
+                if watching:
+                    watch = pb.CommandWatchTopicList(
+                        request_id=number,
+                        watcher_id=number,
+                        namespace="public/default",
+                        topics_pattern="public/default/.*",
+                    )
+                    peer.send(CommandType.WATCH_TOPIC_LIST, watch)
+                else:
+                    ask = pb.CommandGetTopicsOfNamespace(
+                        request_id=number,
+                        namespace="public/default",
+                        mode=pb.CommandGetTopicsOfNamespace.PERSISTENT,
+                    )
+                    peer.send(CommandType.GET_TOPICS_OF_NAMESPACE, ask)
+            await eventually(lambda: not session.wire.writable and len(session.tasks) > 50)
+            for _ in range(200):
+                await asyncio.sleep(0)
+            assert unread_bytes(session) <= WRITE_BUFFER_HIGH_BYTES + 2 * list_bytes
+            kind = (
+                CommandType.WATCH_TOPIC_LIST_SUCCESS
+                if watching
+                else CommandType.GET_TOPICS_OF_NAMESPACE_RESPONSE
+            )
+            answered = {(await peer.until(kind)).request_id for _ in range(asked)}
+            assert answered == set(range(asked))
+        await client.close()
+
+
 async def interval_passes(service: BrokerService) -> None:
     """What the broker does once in `keep_alive_interval_s`, of whole seconds."""
     await service._keep_alive()

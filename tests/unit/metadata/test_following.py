@@ -101,3 +101,27 @@ async def test_a_watch_that_was_cut_off_is_made_up_for(monkeypatch: pytest.Monke
     await heard.until(y=b"2")
     await store.close()
     await tasks.stop()
+
+
+async def test_a_bug_of_a_listener_does_not_end_the_following(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.metadata.following.RETRY_S", 0.001)
+    store, tasks = MemoryStore(SystemClock()), TaskSet("test")
+    bugs = [RuntimeError("a bug")]
+
+    class Buggy(Heard):
+        def _changed(self, key: str, record: Record | None) -> None:
+            if key == "/a/x" and bugs:
+                raise bugs.pop()
+            super()._changed(key, record)
+
+    heard = Buggy(store)
+    tasks.start(heard.following.run(), "follow")
+    await heard.following.ready()
+    await store.put("/a/x", b"1")
+    await store.put("/a/y", b"2")
+    await heard.until(x=b"1", y=b"2")
+    assert not bugs
+    await store.close()
+    await tasks.stop()

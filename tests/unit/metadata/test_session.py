@@ -400,3 +400,26 @@ async def test_a_store_closed_under_the_session_suspends_it() -> None:
     with pytest.raises(StoreClosed):
         await stage.store.get("/own")
     await stage.session.stop()
+
+
+@on_virtual_time
+async def test_a_bug_in_a_renewal_does_not_end_the_renewals() -> None:
+    class Buggy(MemoryStore):
+        bug = False
+
+        def _check_open(self) -> None:
+            if self.bug:
+                raise RuntimeError("a bug")
+            super()._check_open()
+
+    clock = LoopClock()
+    store = Buggy(clock)
+    session = MetadataSession(store, TTL_S, clock, "p", random=Random(1))
+    await session.start()
+    store.bug = True
+    await asyncio.sleep(2 * TTL_S)
+    assert not session.valid
+    store.bug = False
+    await asyncio.sleep(2 * RETRY_S)
+    assert session.valid
+    await session.stop()

@@ -158,6 +158,29 @@ def test_all_that_a_broker_holds_is_bounded() -> None:
     virtual(scenario())
 
 
+def test_a_refusal_beside_a_full_broker_pauses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.broker.rates.held.BROKER_HELD_BYTES_MAX", 1_000)
+
+    async def scenario() -> None:
+        async with broker() as service:
+            slow, client = Client(service), Client(service, "/10.0.0.2:1")
+            limited = await slow.producer(TOPIC)
+            await set_policy(service, TOPIC, PUBLISH_RATE, rate(1))
+            slow.publish(limited, range(10), size=1_000)
+            assert service.topics._context.held.bytes > 1_000
+            producer = await client.producer(OTHER)
+            await set_policy(service, OTHER, MAX_MESSAGE_SIZE, 1_000)
+            client.publish(producer, range(1), size=2_000)
+            assert [number for _, number, _, _ in client.errors] == [0]
+            # Nothing of it is held, so nothing would end a pause.
+            assert not client.paused
+            client.publish(producer, range(1, 2))
+            await asyncio.sleep(1)
+            assert [number for _, number in client.receipts[producer]] == [1]
+
+    virtual(scenario())
+
+
 @pytest.mark.parametrize("after", [rate(0, 0), None])
 def test_a_rate_that_is_removed_lets_all_go_in_order(after: object) -> None:
     async def scenario() -> None:

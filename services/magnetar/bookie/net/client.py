@@ -6,7 +6,8 @@ a connection ends, all that waited for it fails at once, and the next request op
 a failed attempt, requests fail at once until a pause has passed, which doubles from attempt to
 attempt and is jittered.
 
-Bounds: PENDING_BYTES_MAX of adds; beyond it an add fails, in its turn.
+Bounds: PENDING_BYTES_MAX of adds, late ones that are still unsent included; beyond it an add fails,
+in its turn.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from random import Random
 from typing import Final, TypeVar
 
 from magnetar.bookie.api import (
+    ID_END,
     BookieIdentity,
     BookieUnavailable,
     EntryProofs,
@@ -123,8 +125,10 @@ class RemoteBookie:
         if type(entry_ids) is not range or entry_ids.step != 1:
             entry_ids = ascending(entry_ids)
         count = len(entries)
-        if not count or count != len(entry_ids) or entry_ids[0] < 0:
-            raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 on")
+        if not count or count != len(entry_ids) or entry_ids[0] < 0 or entry_ids[-1] >= ID_END:
+            raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 to {ID_END - 1}")
+        if not (0 <= ledger_id < ID_END and -1 <= last_add_confirmed < ID_END):
+            raise ValueError(f"ledger {ledger_id} confirmed to {last_add_confirmed}: no such ids")
         link = self._link or self._connect()
         if isinstance(link, BookieUnavailable):
             asyncio.get_running_loop().call_soon(on_added, link)
@@ -134,11 +138,14 @@ class RemoteBookie:
         if size > protocol.BODY_BYTES_MAX or count > ENTRIES_PER_GROUP_MAX:
             forget()
             raise ValueError(f"a group of {count} entries and {size} bytes is too large")
-        if link.pending_bytes + size > PENDING_BYTES_MAX:
-            forget()
-            text = f"{link.pending_bytes} bytes wait for its answers already"
-            link.refuse(on_added, self.unavailable(text))
-            return
+        if link.pending_bytes + link.late_bytes + size > PENDING_BYTES_MAX:
+            link.unsent_bytes()
+            waiting_bytes = link.pending_bytes + link.late_bytes
+            if waiting_bytes + size > PENDING_BYTES_MAX:
+                forget()
+                text = f"{waiting_bytes} bytes wait for its answers already"
+                link.refuse(on_added, self.unavailable(text))
+                return
         link.add(ledger_id, entry_ids, group, last_add_confirmed, on_added, recovery=recovery)
 
     # -- requests --------------------------------------------------------------------------

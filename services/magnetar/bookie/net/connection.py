@@ -4,9 +4,9 @@ Adds are numbered by the client from 1 on, without holes, and answered in that o
 the loop made durable leaves as one ADDED frame. Nothing is made per add but its completion. Other
 requests run as tasks (`requests`). All that gathers in a turn of the loop leaves in one call.
 
-A request that fences is begun before the frames behind it are looked at, so that an add behind it
-finds the fence. A peer that does not read its answers is not read from. A frame that is none closes
-this connection, with a CLOSING frame that says why.
+A request that fences begins before the frames behind it are taken, so that an add behind it finds
+the fence. A peer that does not read its answers is not read from. A malformed frame closes the
+connection; a CLOSING frame gives the reason. So does a frame that does not grow (`Progress`).
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from magnetar.bookie.net import protocol_v1 as protocol
 from magnetar.bookie.net.protocol_v1 import Add, Frame, FrameDecoder, FrameError
 from magnetar.bookie.net.requests import Requests
 from magnetar.core.log import get_logger
+from magnetar.wire.progress import Progress
 
 if TYPE_CHECKING:
     from magnetar.bookie.net.server import BookieServer
@@ -44,10 +45,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         "_flush_scheduled",
         "_heard_at",
         "_held",
+        "_held_bytes",
         "_hello_done",
         "_loop",
+        "_opened_at",
         "_out",
         "_paused",
+        "_progress",
         "_requests",
         "_server",
         "_transport",
@@ -63,7 +67,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self.peer = ""
         self._hello_done = False
-        self._heard_at = self._loop.time()
+        self._opened_at = self._heard_at = self._loop.time()
+        self._progress = Progress(server.settings.frame_stall_s)
+        self._held_bytes = 0
+        """Memory held for a frame under way, as the server counts it."""
         self._unread_since = -1.0
         self.closed = False
         """Nothing is read or answered any more."""
@@ -101,6 +108,19 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._decoder.received(nbytes)
         if not self._held:
             self._take()
+        held_bytes = self._decoder.held_bytes
+        if held_bytes != self._held_bytes:
+            self._count_held(held_bytes)
+
+    def _count_held(self, held_bytes: int) -> None:
+        change = held_bytes - self._held_bytes
+        self._held_bytes = held_bytes
+        self._server.receiving(change)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory held for a frame under way."""
+        return self._held_bytes
 
     def eof_received(self) -> bool:
         return False
@@ -109,6 +129,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self.closed = True
         self._requests.clear()
         self._out.clear()
+        self._count_held(0)
         self._server.lost(self)
 
     def pause_writing(self) -> None:
@@ -136,20 +157,23 @@ class BookieConnection(asyncio.BufferedProtocol):
                     added = True
                 elif type(frame) is Frame:
                     self._request(frame)
-                    if frame.flags & protocol.FLAG_FENCE:
-                        # Its task takes its first step before the frames behind it are taken.
-                        self._pause_for_fence()
+                    if self._requests.fences_due:
+                        self.hold()
                         break
                 else:
                     raise FrameError("an answer, or a request before the hello")
         except FrameError as error:
             log.warning("a peer sent no frame", peer=self.peer, error=str(error))
             self._end(messages.CODE_BOOKIE_ERROR, f"the connection is closed: {error}")
+        except Exception as error:
+            # The frame is lost, and its answer with it: the peer must not wait for that.
+            log.exception("a frame failed", peer=self.peer)
+            self._end(messages.CODE_BOOKIE_ERROR, f"the bookie failed: {error!r}")
         if added:
             self._server.added()
 
-    def _pause_for_fence(self) -> None:
-        self.hold()
+    def go_on_soon(self) -> None:
+        """`go_on` in the next turn of the loop."""
         self._loop.call_soon(self.go_on)
 
     def hold(self) -> None:
@@ -158,11 +182,13 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._read_or_rest()
 
     def go_on(self) -> None:
-        """Takes frames again, unless the bookie is full."""
-        if not self._held or self._server.held or self.closed:
+        """Takes frames again, unless the bookie is full or a fence has not begun."""
+        if not self._held or self._server.held or self.closed or self._requests.fences_due:
             return
         self._held = False
         self._take()
+        if not self.closed:
+            self._count_held(self._decoder.held_bytes)
         self._read_or_rest()
 
     def _read_or_rest(self) -> None:
@@ -339,9 +365,14 @@ class BookieConnection(asyncio.BufferedProtocol):
                 log.warning("a peer does not read its answers", peer=self.peer)
                 self.abort()
         elif self._held:
-            self._heard_at = now  # nobody listened
-        elif not self._hello_done and silent_s > settings.hello_timeout_s:
+            # Nobody listened.
+            self._heard_at = now
+            self._progress.restart()
+        elif not self._hello_done and now - self._opened_at > settings.hello_timeout_s:
             self._end(messages.CODE_BOOKIE_ERROR, "no hello in time")
+        elif self._progress.stalled(now, self._decoder.unfinished_bytes):
+            log.warning("a peer does not finish its frame", peer=self.peer)
+            self._end(messages.CODE_BOOKIE_ERROR, "a frame did not grow for too long")
         elif silent_s > settings.idle_timeout_s:
             self._end(messages.CODE_BOOKIE_ERROR, "nothing was heard for too long")
 
@@ -360,6 +391,12 @@ class BookieConnection(asyncio.BufferedProtocol):
             return
         if self._add_due == self._add_next and not self._requests.pending:
             self._close()
+
+    def refuse(self, reason: str) -> None:
+        """Ends the connection for want of room; the client may come again."""
+        self._end(messages.CODE_UNAVAILABLE, reason)
+        self._decoder = FrameDecoder()
+        self._count_held(0)
 
     def _end(self, code: int, message: str) -> None:
         """Says why, and closes without waiting for what is pending."""

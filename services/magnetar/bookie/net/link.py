@@ -12,6 +12,9 @@ idle connection is pinged, so that its end is noticed and `writable` is fresh.
 
 When the connection ends, all that waits fails with BookieUnavailable, adds in their order. Whatever
 was asked may have happened.
+
+A late add is answered, but its bytes may still stand in the transport's buffer: `late_bytes` counts
+them until they left.
 """
 
 import asyncio
@@ -41,6 +44,8 @@ log = get_logger("magnetar.bookie.link")
 TICK_S: Final = 0.25
 WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
 REQUESTS_PENDING_MAX: Final = 4096
+UNSENT_BYTES_MAX: Final = 128 << 20
+"""In the transport's buffer: above it requests fail. Those that are late are not counted else."""
 
 _Answer = Frame | Entries
 _Pending = tuple[OnAdded, int, int, "BookieError | None"]
@@ -71,6 +76,7 @@ class Link(asyncio.BufferedProtocol):
         "_transport",
         "closing_text",
         "error",
+        "late_bytes",
         "opened",
         "pending_bytes",
     )
@@ -87,6 +93,8 @@ class Link(asyncio.BufferedProtocol):
         """Whether the bookie welcomed us."""
         self.closing_text = ""
         self.pending_bytes = 0
+        self.late_bytes = 0
+        """Of adds that are late, as far as they may not have been sent."""
         self._adds: deque[_Pending] = deque()
         self._add_next = 1
         self._add_due = 1
@@ -122,16 +130,22 @@ class Link(asyncio.BufferedProtocol):
         recovery: bool,
     ) -> None:
         number = self._add_next
-        self._add_next = number + 1
         head = protocol.encode_add(
             number, ledger_id, last_add_confirmed, entry_ids, group, recovery=recovery
         )
+        self._add_next = number + 1
         self.pending_bytes += group.body_bytes
         self._adds.append((on_added, group.body_bytes, self._tick, None))
         self._out.append(head)
         self._out += group.body
         if not self._flush_scheduled:
             self._schedule_flush()
+
+    def unsent_bytes(self) -> int:
+        """Bytes that the transport holds; late adds that were sent are not counted any more."""
+        unsent_bytes = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        self.late_bytes = min(self.late_bytes, unsent_bytes)
+        return unsent_bytes
 
     def refuse(self, on_added: OnAdded, error: BookieError) -> None:
         """Fails an add that is not sent, after those before it."""
@@ -148,6 +162,8 @@ class Link(asyncio.BufferedProtocol):
             raise BookieUnavailable(
                 f"{self._owner} has {REQUESTS_PENDING_MAX} requests to answer already"
             )
+        if (unsent_bytes := self.unsent_bytes()) > UNSENT_BYTES_MAX:
+            raise BookieUnavailable(f"{self._owner} does not read: {unsent_bytes} bytes are unsent")
         id_ = self._request_next
         self._request_next = id_ + 1
         answered: asyncio.Future[_Answer] = self._loop.create_future()
@@ -378,9 +394,11 @@ class Link(asyncio.BufferedProtocol):
         while adds and adds[0][2] <= oldest:
             on_added, size, _, refusal = adds.popleft()
             self.pending_bytes -= size
+            self.late_bytes += size
             if refusal is None:
                 self._add_oldest += 1
             _complete(on_added, refusal or error)
+        self.unsent_bytes()
         if not adds:
             self._wake()
 

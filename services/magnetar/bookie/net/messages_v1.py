@@ -6,6 +6,7 @@ a code, for which both sides know the class, and a text.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from struct import Struct, unpack_from
 from struct import error as StructError
 from typing import Final
@@ -13,6 +14,7 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie.api import (
+    ID_END,
     BookieError,
     BookieIdentity,
     BookieReadOnly,
@@ -208,6 +210,11 @@ def decode_end(payload: bytes) -> LedgerEnd:
     last_add_confirmed, last_entry, length_bytes, fenced = _unpack(_END, payload)
     if fenced > 1:
         raise FrameError(f"a ledger that is fenced {fenced} times")
+    if not all(-1 <= number < ID_END for number in (last_add_confirmed, last_entry, length_bytes)):
+        raise FrameError(
+            f"a ledger that ends at entry {last_entry}, confirmed {last_add_confirmed}, with "
+            f"{length_bytes} bytes"
+        )
     return LedgerEnd(last_add_confirmed, last_entry, bool(fenced), length_bytes)
 
 
@@ -226,6 +233,8 @@ def decode_proofs(payload: bytes) -> EntryProofs:
         raise FrameError(f"{len(payload)} bytes are not {count} proofs")
     proofs: list[EntryProof] = []
     for entry_id, kind, length_bytes, crc in _PROOF.iter_unpack(payload[_PROOFS.size :]):
+        if not 0 <= entry_id < ID_END:
+            raise FrameError(f"a proof of entry {entry_id}")
         if kind >= len(_PROOF_KINDS):
             raise FrameError(f"a proof of unknown kind {kind}")
         proofs.append(EntryProof(entry_id, _PROOF_KINDS[kind], length_bytes, crc))
@@ -242,7 +251,10 @@ def decode_ledgers(payload: bytes) -> tuple[Sequence[int], bool]:
     more, count = _unpack(_LEDGERS, payload)
     if len(payload) != _LEDGERS.size + 8 * count or more > 1 or (more and not count):
         raise FrameError(f"{len(payload)} bytes are no page of {count} ledgers")
-    return unpack_from(f"<{count}q", payload, _LEDGERS.size), bool(more)
+    ids: tuple[int, ...] = unpack_from(f"<{count}q", payload, _LEDGERS.size)
+    if any(after <= before for before, after in pairwise(ids)):
+        raise FrameError("a page of ledgers whose ids do not ascend")
+    return ids, bool(more)
 
 
 def encode_confirm(confirmed: Sequence[tuple[int, int]]) -> bytes:

@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 from google_crc32c import value
 
+from magnetar.bookie.api import ID_END
 from magnetar.bookie.journal_codec_v1 import (
     JOIN_ENTRY_BYTES_MAX,
     body_of,
@@ -266,6 +267,11 @@ class FrameDecoder:
         """Memory held for a frame under way; 0 for an idle connection."""
         return self._buffer.held_bytes
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes received of a frame under way."""
+        return self._buffer.end - self._buffer.start
+
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; valid until `received` is called."""
         return self._buffer.writable()
@@ -370,8 +376,10 @@ def _tables(
     lengths_bytes = 4 * count if count > 1 else 0
     ids_at = at + lengths_bytes
     ids_bytes = 8 * count if flags & FLAG_IDS else 0
-    if not 0 < count <= ENTRIES_PER_GROUP_MAX or len(rest) != ids_at + ids_bytes or first < 0:
+    if not 0 < count <= ENTRIES_PER_GROUP_MAX or len(rest) != ids_at + ids_bytes:
         raise FrameError(f"tables that do not fit {count} entries from {first} on")
+    if not 0 <= first <= ID_END - count:
+        raise FrameError(f"{count} entries from {first} on, not all from 0 to {ID_END - 1}")
     if count == 1:
         if ids_bytes:
             raise FrameError("a table of ids for one entry")
@@ -384,4 +392,6 @@ def _tables(
     ids: tuple[int, ...] = unpack_from(f"<{count}q", rest, ids_at)
     if ids[0] != first or any(after <= before for before, after in pairwise(ids)):
         raise FrameError("entry ids that do not ascend")
+    if ids[-1] >= ID_END:
+        raise FrameError(f"entry id {ids[-1]}, which is above {ID_END - 1}")
     return lengths, ids

@@ -3,6 +3,10 @@
 At most REQUESTS_RUNNING_MAX run at a time, and only while what they may answer, together, is within
 ANSWER_BYTES_MAX and the peer reads its answers. More wait in line, and beyond REQUESTS_WAITING_MAX
 they are refused. A request never waits for itself: one always runs, whatever it may answer.
+
+A request that fences does not stand in that line: FENCES_RUNNING_MAX more may run. If those run, or
+its answer is too large for now, it waits in the line after all, and the connection takes no frame
+until it has begun.
 """
 
 import asyncio
@@ -26,6 +30,7 @@ log = get_logger("magnetar.bookie.requests")
 
 REQUESTS_RUNNING_MAX: Final = 16
 REQUESTS_WAITING_MAX: Final = 4096
+FENCES_RUNNING_MAX: Final = 16
 READ_BYTES_MAX: Final = 8 << 20
 """One answer to a read holds no more, but for its first entry."""
 
@@ -49,13 +54,25 @@ _KINDS: Final = frozenset(
 class Requests:
     """See the module's text."""
 
-    __slots__ = ("_answer_bytes", "_connection", "_listing", "_running", "_server", "_waiting")
+    __slots__ = (
+        "_answer_bytes",
+        "_connection",
+        "_fences_running",
+        "_listing",
+        "_running",
+        "_server",
+        "_waiting",
+        "fences_due",
+    )
 
     def __init__(self, connection: "BookieConnection", server: "BookieServer") -> None:
         self._connection = connection
         self._server = server
         self._waiting: deque[Frame] = deque()
         self._running = 0
+        self._fences_running = 0
+        self.fences_due = 0
+        """Fences that have not begun: no frame behind them may be taken."""
         self._answer_bytes = 0
         """What the running ones may answer."""
         self._listing: list[int] = []
@@ -63,7 +80,7 @@ class Requests:
     @property
     def pending(self) -> int:
         """Requests that are not answered yet."""
-        return self._running + len(self._waiting)
+        return self._running + self._fences_running + len(self._waiting)
 
     def add(self, frame: Frame) -> None:
         """Takes a request; it is answered in any case."""
@@ -73,12 +90,27 @@ class Requests:
                 messages.CODE_UNKNOWN_KIND, f"this bookie knows no request of kind {frame.kind}"
             )
             connection.answer(protocol.FAILED, frame.id, messages.encode_failure(failure))
+        elif frame.flags & protocol.FLAG_FENCE and self._begin_fence(frame):
+            self.fences_due += 1
         elif len(self._waiting) >= REQUESTS_WAITING_MAX:
             text = f"more than {REQUESTS_WAITING_MAX} requests of this connection wait already"
             connection.fail(frame.id, BookieUnavailable(text))
         else:
             self._waiting.append(frame)
+            self.fences_due += bool(frame.flags & protocol.FLAG_FENCE)
             self.begin()
+
+    def _begin_fence(self, frame: Frame) -> bool:
+        """Begins a fence ahead of the requests that wait, unless it may answer too much."""
+        expected_bytes = _answer_bytes_max(frame)
+        if self._fences_running >= FENCES_RUNNING_MAX:
+            return False
+        if expected_bytes and self._answer_bytes + expected_bytes > ANSWER_BYTES_MAX:
+            return False
+        self._fences_running += 1
+        self._answer_bytes += expected_bytes
+        self._server.tasks.start(self._serve_fence(frame, expected_bytes), "fence")
+        return True
 
     def clear(self) -> None:
         """The connection is gone: what waits is forgotten, what runs answers nobody."""
@@ -100,7 +132,32 @@ class Requests:
             self._server.tasks.start(self._serve(frame, expected_bytes), "request")
 
     async def _serve(self, frame: Frame, expected_bytes: int) -> None:
+        try:
+            await self._answered(frame)
+        finally:
+            self._running -= 1
+            self._ended(expected_bytes)
+
+    async def _serve_fence(self, frame: Frame, expected_bytes: int) -> None:
+        try:
+            await self._answered(frame)
+        finally:
+            self._fences_running -= 1
+            self._ended(expected_bytes)
+
+    def _ended(self, expected_bytes: int) -> None:
+        self._answer_bytes -= expected_bytes
+        self.begin()
+        self._connection.close_if_drained()
+
+    async def _answered(self, frame: Frame) -> None:
+        """Does what a frame asks for; it is answered whatever happens."""
         connection = self._connection
+        if frame.flags & protocol.FLAG_FENCE:
+            # The bookie refuses the ledger's writer before this task waits for the first time, and
+            # frames are taken in a later turn of the loop.
+            self.fences_due -= 1
+            connection.go_on_soon()
         try:
             await self._do(frame)
         except BookieError as error:
@@ -110,11 +167,6 @@ class Requests:
         except Exception as error:
             log.exception("a request failed", peer=connection.peer, kind=frame.kind)
             connection.fail(frame.id, BookieError(f"the bookie failed: {error!r}"))
-        finally:
-            self._running -= 1
-            self._answer_bytes -= expected_bytes
-            self.begin()
-            connection.close_if_drained()
 
     async def _do(self, frame: Frame) -> None:
         bookie = self._server.bookie

@@ -3,8 +3,9 @@
 What one connection does is in `connection`. Here is what they share: the bookie, how full it is,
 and whether it takes adds at all. While `pending_bytes` of the bookie is above PENDING_BYTES_HIGH no
 connection is read from, so that writers wait in their TCP windows; the bookie says when it is low
-again. A sweep closes connections that said no hello in time, said nothing for long, or did not read
-their answers.
+again, and a sweep makes sure of it. Frames under way hold RECEIVING_BYTES_MAX of memory together:
+beyond it the connection that holds most is closed. A sweep closes connections that said no hello in
+time, did not go on with a frame, said nothing for long, or did not read their answers.
 
 Stopping: no more connections, nothing more is read, what was read is answered, then they close.
 """
@@ -27,6 +28,9 @@ log = get_logger("magnetar.bookie.server")
 PENDING_BYTES_HIGH: Final = 64 << 20
 """Of adds that are not durable yet: above it no connection is read from."""
 
+RECEIVING_BYTES_MAX: Final = 256 << 20
+"""Of memory for frames under way, of all connections: above it the largest one is closed."""
+
 BACKLOG: Final = 128
 
 
@@ -36,6 +40,8 @@ class ServerSettings:
 
     connections_max: int = 4096
     hello_timeout_s: float = 5.0
+    frame_stall_s: float = 25.0
+    """How long a frame under way may not grow (`wire.progress`)."""
     idle_timeout_s: float = 60.0
     """Clients ping more often than that."""
     unread_timeout_s: float = 30.0
@@ -77,6 +83,8 @@ class BookieServer:
         """Whether the bookie has more adds than it should take."""
         self.connections: set[BookieConnection] = set()
         self.connections_refused = 0
+        self.receiving_bytes = 0
+        """Memory that connections hold for frames under way."""
         self._pressure = pressure
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -153,6 +161,14 @@ class BookieServer:
             connection.hold()
         pressure.notify_low(self._low)
 
+    def receiving(self, change_bytes: int) -> None:
+        """Called when the memory that a connection holds for a frame under way changed."""
+        self.receiving_bytes += change_bytes
+        if change_bytes > 0 and self.receiving_bytes > RECEIVING_BYTES_MAX:
+            largest = max(self.connections, key=lambda connection: connection.held_bytes)
+            log.warning("a connection closed for its large frame", peer=largest.peer)
+            largest.refuse("the bookie receives too many large frames at once")
+
     def _low(self) -> None:
         self.held = False
         for connection in tuple(self.connections):
@@ -162,5 +178,9 @@ class BookieServer:
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(self.settings.sweep_s, self._sweep)
         now = loop.time()
+        pressure = self._pressure
+        if self.held and pressure is not None and pressure.pending_bytes <= PENDING_BYTES_HIGH:
+            # Not for want of trust in `notify_low`, but a missed call would end all reads.
+            self._low()
         for connection in tuple(self.connections):
             connection.look(now)

@@ -212,7 +212,9 @@ class HeldSends:
             self._count(run.size_bytes, len(run.entries))
         if first:
             self.pump()
-        if not self._paused and self._budget.is_full(self._bytes, self._entries):
+        # Nothing that is held would end a pause of a producer that has nothing held.
+        held = bool(self._queue)
+        if held and not self._paused and self._budget.is_full(self._bytes, self._entries):
             self._paused = True
             self._producer.sink.pause_reading()
 

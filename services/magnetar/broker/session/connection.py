@@ -7,6 +7,10 @@ what the client published and has not been receipted for exceeds a bound, so tha
 waits in its own TCP window, not in our memory. A reader that is too slow makes `writable` false:
 dispatchers hand nothing over until the transport's buffer has drained. One that goes on asking and
 does not read the answers is not read from beyond UNREAD_BYTES_MAX.
+
+The broker sweeps its connections (`look`) and closes one that does not finish CONNECT within
+CONNECT_TIMEOUT_S, or whose frame under way does not grow for FRAME_STALL_S. Between frames only
+keep-alive pings count.
 """
 
 import asyncio
@@ -16,6 +20,7 @@ from magnetar.broker.session.session import Session
 from magnetar.core.log import get_logger
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.framing import ProtocolError
+from magnetar.wire.progress import Progress
 
 log = get_logger("magnetar.connection")
 
@@ -23,6 +28,11 @@ WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
 UNREAD_BYTES_MAX: Final = 16 << 20
 CLOSE_TIMEOUT_S: Final = 5.0
+CONNECT_TIMEOUT_S: Final = 10.0
+FRAME_STALL_S: Final = 25.0
+"""How long a frame under way may not grow by `wire.progress.PROGRESS_BYTES_MIN`."""
+SWEEP_S: Final = 2.0
+"""How often connections are held to these deadlines."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -34,7 +44,9 @@ class Connection(asyncio.BufferedProtocol):
         "_held",
         "_loop",
         "_loop_gathers",
+        "_opened_at",
         "_out",
+        "_progress",
         "_session",
         "_transport",
         "_unread",
@@ -52,6 +64,8 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._loop_gathers = False
         self._held = False  # not read from, for the budget's sake
+        self._opened_at = self._loop.time()
+        self._progress = Progress(FRAME_STALL_S)
         self._unread = False  # not read from, for what the peer has not read
         self.writable = True
         self.closed = False
@@ -158,6 +172,23 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         if self._transport is not None and not self._unread and not self.closed:
             self._transport.resume_reading()
+
+    def look(self, now: float) -> None:
+        """Closes a connection that does not finish what it began; `now` is the loop's time."""
+        if self.closed:
+            return
+        if not self._session.connected:
+            late = now - self._opened_at > CONNECT_TIMEOUT_S
+        elif self._held or self._unread:
+            # The rest of the frame may wait in a socket that nobody reads.
+            self._progress.restart()
+            late = False
+        else:
+            late = self._progress.stalled(now, self._decoder.unfinished_bytes)
+        if late:
+            what = "frame" if self._session.connected else "CONNECT"
+            log.info("unfinished, disconnected", peer=self._session.link.address, unfinished=what)
+            self.close()
 
     def close(self) -> None:
         """Sends what is queued, then closes; after CLOSE_TIMEOUT_S the rest is dropped."""

@@ -102,7 +102,12 @@ def _refuse_lookup(
 def on_topics_of_namespace(
     session: "Session", command: pb.CommandGetTopicsOfNamespace
 ) -> Coroutine[Any, Any, None]:
-    return _topics_of_namespace(session, command)
+    return _in_turn(session, command)
+
+
+async def _in_turn(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> None:
+    async with session.listing():
+        await _topics_of_namespace(session, command)
 
 
 async def _topics_of_namespace(session: "Session", command: pb.CommandGetTopicsOfNamespace) -> None:
@@ -224,12 +229,22 @@ async def _watch(session: "Session", command: pb.CommandWatchTopicList) -> None:
     )
     session.watchers[command.watcher_id] = watcher
     try:
-        names = await session.service.topics.names(namespace, "persistent")
+        async with session.listing():
+            await _start_watch(session, command, namespace, watcher)
     except BaseException:
         watcher.close()
         if session.watchers.get(command.watcher_id) is watcher:
             del session.watchers[command.watcher_id]
         raise
+
+
+async def _start_watch(
+    session: "Session",
+    command: pb.CommandWatchTopicList,
+    namespace: NamespaceName,
+    watcher: TopicListWatcher,
+) -> None:
+    names = await session.service.topics.names(namespace, "persistent")
     found = watcher.start(str(name) for name in names if not is_system_topic(name))
     success = pb.CommandWatchTopicListSuccess(
         request_id=command.request_id, watcher_id=command.watcher_id

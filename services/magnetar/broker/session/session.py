@@ -6,8 +6,10 @@ handler that raises a MagnetarError answers it; anything else that escapes is a 
 logged, and the connection closed, and no other session notices.
 """
 
+import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.broker.session.attaching import Attaching, Key
@@ -52,6 +54,8 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_handlers",
+        "_listing",
+        "_reads_again",
         "closed_producers",
         "connected",
         "consumers",
@@ -78,6 +82,8 @@ class Session:
         self.tasks = TaskSet("session")
         self.ping_sent = False
         self._handlers = HANDLERS
+        self._listing: asyncio.Lock | None = None
+        self._reads_again = asyncio.Event()
         self.link: Link
         self.wire: Wire
 
@@ -126,8 +132,24 @@ class Session:
         log.info("protocol error", peer=self.link.address, error=str(error))
         self.wire.close()
 
+    @contextlib.asynccontextmanager
+    async def listing(self) -> AsyncIterator[None]:
+        """For an answer that may be large: one at a time, and while the peer reads its answers.
+
+        So the unread answers of a connection stay within its write buffer and one more, however
+        many lists it asks for at once.
+        """
+        if self._listing is None:
+            self._listing = asyncio.Lock()
+        async with self._listing:
+            while not self.wire.writable:
+                self._reads_again.clear()
+                await self._reads_again.wait()
+            yield
+
     def drained(self) -> None:
         """The peer reads again."""
+        self._reads_again.set()
         for attachment in list(self.consumers.values()):
             attachment.subscription.on_writable(attachment.consumer)
 

@@ -277,6 +277,10 @@ class WatchStream:
                     watch.end(error)
             except MetadataError as error:
                 reason = error.message
+            except Exception as error:
+                # A bug: without a retry, no watch of this process would see anything any more.
+                log.exception("watches failed", endpoint=endpoint.address)
+                reason = repr(error)
             self._failures += 1
             if self._failures == 1:
                 log.warning("watches interrupted", endpoint=endpoint.address, reason=reason)

@@ -1,0 +1,117 @@
+"""The journal when the disk or its thread fails: whoever waits is answered, and reads go on."""
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.sim_disk import SimDisk
+from tests.unit.bookie.test_journal import SALT, SETTINGS, Rig, threaded
+
+from magnetar.bookie import files as files_api
+from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.api import BookieError, BookieReadOnly
+from magnetar.bookie.journal import Append
+from magnetar.bookie.journal_files import JournalPosition, JournalWriter, file_name
+from magnetar.bookie.os_file import OsFile
+from magnetar.bookie.os_files import OsFiles
+
+
+async def test_low_water_is_told_after_a_failure_too() -> None:
+    rig = Rig(SimDisk())
+    rig.journal.hold()
+    for n in range(20):
+        rig.add(bytes(1000), entry_id=n)
+    low = asyncio.Event()
+    rig.journal.notify_low(low.set)
+    rig.disk.fault = lambda *_: OSError(errno.EIO, "Input/output error")
+    rig.journal.release()
+    await asyncio.wait_for(low.wait(), 20)
+    assert rig.journal.failure is not None
+    assert rig.journal.pending_bytes == 0
+
+
+async def test_fences_beyond_the_reserve_are_refused_and_the_journal_lives_on() -> None:
+    rig = Rig(SimDisk(64 << 10))
+    for n in range(40):
+        rig.add(bytes(900), entry_id=n)
+        await rig.settle()
+    rig.disk.capacity = rig.disk.used()  # others filled the disk
+    answers: list[BookieError | None] = []
+    for n in range(300):
+        rig.fence(n)
+        answers += [item.error for item in await rig.settle()]
+    kept = answers.count(None)
+    assert 5 < kept < 250
+    assert not any(answers[:kept])
+    assert all(isinstance(error, BookieReadOnly) for error in answers[kept:])
+    assert rig.journal.failure is None
+    rig.disk.capacity = 1 << 30  # there is room again
+    rig.add(b"after", entry_id=41)
+    rig.fence(400)
+    assert [item.error for item in await rig.settle()] == [None, None]
+    kinds = [kind for kind, _, _ in rig.read_back()]
+    assert kinds.count(codec.KIND_FENCE) == kept + 1
+
+
+class BrokenFiles(OsFiles):
+    """Files whose durable writes end with a bug."""
+
+    def open(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        append: files_api.Append | None = None,
+    ) -> OsFile:
+        file = super().open(path, create=create, read_only=read_only)
+
+        class Broken(OsFile):
+            writes = 0
+
+            def write(self, buffers: Sequence[bytes], offset: int, *, durable: bool = False) -> int:
+                self.writes += durable
+                if self.writes > 2:
+                    raise IndexError("a bug")
+                return super().write(buffers, offset, durable=durable)
+
+        broken = Broken(path, file._fd)
+        file._fd = -1
+        return broken
+
+
+async def test_a_bug_on_the_thread_fails_what_waits_and_what_comes(tmp_path: Path) -> None:
+    failed: list[BookieError] = []
+    done: asyncio.Queue[Append] = asyncio.Queue()
+    journal = threaded(tmp_path, BrokenFiles(), lambda _: None, failed.append)
+    errors: list[BookieError | None] = []
+    for n in range(4):
+        journal.append(codec.KIND_FENCE, n, done.put_nowait)
+        errors.append((await asyncio.wait_for(done.get(), 20)).error)
+    assert [type(error) for error in errors] == [type(None)] + [BookieReadOnly] * 3
+    assert "a bug" in str(errors[-1])
+    assert failed == [journal.failure]
+    assert (journal.pending_bytes, journal.pending_count) == (0, 0)
+    await journal.close()
+
+
+async def test_spares_that_vanish_while_a_file_is_begun_are_not_missed(tmp_path: Path) -> None:
+    class Emptied(deque[Path]):
+        """Looked at, it is filled; then another thread empties it."""
+
+        def __bool__(self) -> bool:
+            return True
+
+    writer = JournalWriter(
+        OsFiles(),
+        tmp_path,
+        SALT,
+        SETTINGS,
+        JournalPosition(1, codec.FILE_HEADER_BYTES, 0),
+        Emptied(),
+        lambda _: None,
+    )
+    assert writer.path.name == file_name(1)
+    writer.close()

@@ -1,0 +1,208 @@
+"""What a bookie keeps of its ledgers: no fence or delete is forgotten before it is indexed."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from tests.support.sim_disk import SimDisk, SimIndexStore
+
+from magnetar.bookie import ledgers as ledgers_module
+from magnetar.bookie.api import ID_END, BookieError, LedgerFenced, NoSuchLedger
+from magnetar.bookie.index import Index
+from magnetar.bookie.index_store import MemoryIndexStore
+from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.memory import MemoryBookie
+
+from .conftest import DATA, SMALL, add, entry, open_sim, read_all
+
+BY_HAND = replace(SMALL, tick_s=1000.0)
+
+
+@pytest.fixture
+def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for four ledgers: whatever may be forgotten is."""
+    monkeypatch.setattr(ledgers_module, "STATES_KEPT_MAX", 4)
+
+
+async def busy(disk: SimDisk, index: SimIndexStore) -> LocalBookie:
+    """A bookie with ledgers 1 and 2 in the index, entries of 1 that came again, and others."""
+    bookie = await open_sim(disk, index, BY_HAND)
+    for ledger_id in (1, 2):
+        await add(bookie, ledger_id, range(3))
+    await bookie.flush()
+    await add(bookie, 1, range(3))
+    for ledger_id in (10, 11, 12, 13):
+        await add(bookie, ledger_id, range(3))
+    return bookie
+
+
+@pytest.mark.usefixtures("few_states")
+async def test_a_fence_holds_while_it_is_flushed_and_after() -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await busy(disk, index)
+    assert (await bookie.ledger_end(2, fence=True)).fenced
+    flushing = asyncio.ensure_future(bookie.flush())
+    await asyncio.sleep(0)
+    for ledger_id in range(20, 30):
+        with pytest.raises(NoSuchLedger):
+            await bookie.ledger_end(ledger_id)
+    answer: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
+    bookie.add_entries(
+        2, range(3, 4), [entry(2, 3)], last_add_confirmed=-1, on_added=answer.set_result
+    )
+    await flushing
+    assert isinstance(await answer, LedgerFenced)
+    await bookie.flush()
+    await bookie.close()
+    bookie = await open_sim(disk, index, BY_HAND)
+    assert (await bookie.ledger_end(2)).fenced
+    await bookie.close()
+
+
+@pytest.mark.usefixtures("few_states")
+async def test_a_delete_holds_while_it_is_flushed_and_after() -> None:
+    disk = SimDisk()
+    bookie = await busy(disk, SimIndexStore(disk, DATA / "index"))
+    await bookie.delete_ledger(2)
+    flushing = asyncio.ensure_future(bookie.flush())
+    await asyncio.sleep(0)
+    for ledger_id in range(20, 30):
+        with pytest.raises(NoSuchLedger):
+            await bookie.ledger_end(ledger_id)
+    assert isinstance(await add(bookie, 2, range(3, 4)), NoSuchLedger)
+    await flushing
+    assert isinstance(await add(bookie, 2, range(3, 4)), NoSuchLedger)
+    await bookie.close()
+
+
+@pytest.mark.usefixtures("few_states")
+async def test_what_entries_that_came_again_say_is_kept_until_its_flush() -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, BY_HAND)
+    await add(bookie, 1, range(3))
+    await bookie.flush()
+    answer: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
+    bookie.add_entries(1, range(1), [entry(1, 0)], last_add_confirmed=2, on_added=answer.set_result)
+    assert await answer is None
+    for ledger_id in range(20, 30):
+        with pytest.raises(NoSuchLedger):
+            await bookie.ledger_end(ledger_id)
+    assert (await bookie.ledger_end(1)).last_add_confirmed == 2
+    await bookie.close()
+
+
+def test_new_ledgers_beside_many_busy_ones_rarely_walk_over_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledgers_module, "STATES_KEPT_MAX", 100)
+    ledgers = Ledgers(Index(MemoryIndexStore()))
+    walks = 0
+    states = ledgers._states
+    for ledger_id in range(2000):
+        ledgers.get(ledger_id).added(0, 0, 10, -1)
+        if ledgers._states is not states:
+            walks += 1
+            states = ledgers._states
+    assert 0 < walks < 10
+    assert len(states) == 2000
+
+
+def test_states_that_cannot_all_be_taken_stay() -> None:
+    class Unreadable(MemoryIndexStore):
+        def get(self, key: bytes) -> bytes | None:
+            if key.startswith(b"l"):
+                raise OSError(5, "Input/output error")
+            return super().get(key)
+
+    ledgers = Ledgers(Index(MemoryIndexStore()))
+    ledgers.dirty[1] = ledgers.get(1)
+    ledgers._index = Index(Unreadable())
+    with pytest.raises(OSError, match="Input/output"):
+        ledgers.take([2])
+    assert list(ledgers.dirty) == [1]
+    assert not ledgers.flushing
+    assert list(ledgers.take([1])) == [1]
+    assert ledgers.flushing
+
+
+async def test_a_repeated_delete_waits_until_the_first_is_durable() -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
+    await add(bookie, 1, range(3))
+    bookie._journal.hold()
+    first = asyncio.ensure_future(bookie.delete_ledger(1))
+    second = asyncio.ensure_future(bookie.delete_ledger(1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert not second.done()
+    # Until then it is there for readers, and takes nothing new.
+    assert await read_all(bookie, 1) == [0, 1, 2]
+    refused = asyncio.ensure_future(add(bookie, 1, range(3, 4)))
+    with pytest.raises(NoSuchLedger):
+        await bookie.ledger_end(1, fence=True)
+    first.cancel()
+    bookie._journal.release()
+    await second
+    assert isinstance(await refused, NoSuchLedger)
+    with pytest.raises(NoSuchLedger):
+        await bookie.ledger_end(1)
+    await bookie.delete_ledger(1)
+    await bookie.close()
+
+
+async def test_a_delete_that_fails_leaves_the_ledger_on_disk_and_in_memory() -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, BY_HAND)
+    await add(bookie, 1, range(3))
+    bookie._journal.hold()
+    deleting = asyncio.ensure_future(bookie.delete_ledger(1))
+    await asyncio.sleep(0)
+    # A flush between the request and its failure must not write the delete into the index.
+    await bookie.flush()
+    broken = OSError(5, "Input/output error")
+    disk.fault = lambda _, path: broken if path.suffix == ".journal" else None
+    bookie._journal.release()
+    with pytest.raises(BookieError, match="journal failed"):
+        await deleting
+    disk.fault = None
+    assert await read_all(bookie, 1) == [0, 1, 2]
+    await bookie.close()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced), BY_HAND)
+    assert await read_all(bookie, 1) == [0, 1, 2]
+    await bookie.close()
+
+
+@pytest.mark.parametrize(("ledger_id", "confirmed"), [(-1, -1), (ID_END, -1), (1, -2), (1, ID_END)])
+async def test_ids_that_cannot_be_are_not_journalled(ledger_id: int, confirmed: int) -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
+    await add(bookie, 1, range(3))
+    with pytest.raises(ValueError, match=r"ledger id|last add confirmed"):
+        bookie.add_entries(
+            ledger_id, range(1), [b"a"], last_add_confirmed=confirmed, on_added=lambda _: None
+        )
+    with pytest.raises(ValueError, match="last add confirmed"):
+        await bookie.note_confirmed([(1, 2), (ledger_id, confirmed)])
+    assert (await bookie.ledger_end(1)).last_add_confirmed == -1
+    assert bookie.pending_bytes == 0
+    await bookie.close()
+
+
+@pytest.mark.parametrize("ids", [(ID_END,), range(ID_END - 1, ID_END + 1), (0, ID_END)])
+async def test_entry_ids_that_cannot_be_are_not_journalled(ids: Sequence[int]) -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
+    for subject in (bookie, MemoryBookie()):
+        with pytest.raises(ValueError, match="ids"):
+            subject.add_entries(
+                1, ids, [b"a"] * len(ids), last_add_confirmed=-1, on_added=lambda _: None
+            )
+    assert bookie.pending_bytes == 0
+    await bookie.flush()
+    await bookie.close()
