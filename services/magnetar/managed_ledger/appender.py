@@ -189,6 +189,11 @@ class Appender:
             self._answer_refused()
         if self.listeners and not self._notifying:
             # Once for all groups that one fsync completed: they complete in one turn of the loop.
+            self.notify()
+
+    def notify(self) -> None:
+        """Calls the listeners on the loop's next turn."""
+        if not self._notifying:
             self._notifying = True
             self._loop.call_soon(self._notify)
 
@@ -401,8 +406,9 @@ class Appender:
     async def finish(self, state: AppenderState) -> None:
         """Takes no more groups, lets those that came before complete, and closes the ledger."""
         if self.error is not None:
-            return
-        if state is AppenderState.TERMINATED:
+            if self.state is not AppenderState.TERMINATED:
+                return  # a termination may still be under way: its end is awaited
+        elif state is AppenderState.TERMINATED:
             self.terminated()
         else:
             self._end(state, ManagedLedgerClosed(f"{self._name} is closed"))

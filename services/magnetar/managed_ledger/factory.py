@@ -101,7 +101,7 @@ class ManagedLedgerFactory:
         self._closed = False
 
     def guard_with(self, guard: Guard) -> None:
-        """Has every write from now on carry what `guard` says; before anything is opened."""
+        """Binds every write to the claim that `guard` gives; call it before anything is opened."""
         self._context = replace(self._context, guard=guard)
 
     def confirm_with(self, confirm: Confirm) -> None:
@@ -134,7 +134,7 @@ class ManagedLedgerFactory:
             managed_ledger = self._open.get(name)
             if managed_ledger is not None and managed_ledger.fenced:
                 # Owned here again: what the other owner wrote in between is to be read.
-                managed_ledger.abandon()
+                await managed_ledger.close()
                 managed_ledger = None
             if managed_ledger is None:
                 managed_ledger = await open_managed_ledger(

@@ -8,6 +8,7 @@ from tests.unit.ledger.stage import NAME, Stage, publish
 from magnetar.core.clock import SystemClock
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.guarded import Grant
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Check, MetadataUnavailable, Operation
@@ -22,19 +23,25 @@ class Owner:
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
-        self.revision = 0
+        self.revision = self.origin = 0
         self.owned = True
         self.outdated: list[int] = []
         """Revisions that the guard still tells first."""
 
     async def claim(self) -> None:
+        """A claim that has nothing to do with the one before."""
+        await self.split()
+        self.origin = self.revision
+
+    async def split(self) -> None:
+        """Another record, of a part of what is claimed."""
         self.revision = await self.store.put(CLAIM, b"mine")
 
-    async def guard(self, name: str) -> tuple[Check, ...]:
+    async def guard(self, name: str) -> Grant:
         if not self.owned:
             raise ManagedLedgerFenced(f"{name} is not owned")
         revision = self.outdated.pop(0) if self.outdated else self.revision
-        return (Check(CLAIM, revision),)
+        return Grant(self.origin, (Check(CLAIM, revision),))
 
 
 class UnsureStore(MemoryStore):
@@ -185,7 +192,7 @@ async def test_a_claim_that_moved_is_taken_up() -> None:
     factory, ledger = await opened(stage, owner)
     for write in (rolled, acked, WRITES["properties"]):
         outdated = owner.revision
-        await owner.claim()
+        await owner.split()
         owner.outdated = [outdated]
         await write(ledger)
         assert not owner.outdated

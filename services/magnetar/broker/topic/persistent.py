@@ -6,9 +6,7 @@ fails, every producer is sent away, because a client that resends after an error
 a later message of it got in first.
 """
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from magnetar.broker.entry_stamp import last_index
@@ -19,10 +17,11 @@ from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.topic.completion import PublishCompletion
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate, limiter_for, throttle
-from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import (
@@ -90,6 +89,7 @@ class PersistentTopic(GovernedTopic):
         self.producers = ProducerRegistry(
             self.full_name, None if epoch is None else int(epoch), self._store_epoch, self._tasks
         )
+        managed_ledger.when_settled(self._cursor_settled)
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = self._subscription(cursor.name)
 
@@ -125,7 +125,7 @@ class PersistentTopic(GovernedTopic):
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
         producer.pending_runs += 1
-        self.managed_ledger.append(run.entries, _Publish(self, producer, run))
+        self.managed_ledger.append(run.entries, PublishCompletion(self, producer, run))
 
     def publish_failed(self, error: MagnetarError) -> None:
         """Sends every producer away, so that all resend in order from what was not receipted."""
@@ -250,10 +250,15 @@ class PersistentTopic(GovernedTopic):
         try:
             await self.managed_ledger.delete_cursor(name)
         finally:
-            if self.subscriptions.get(name) is subscription:
-                del self.subscriptions[name]
-                if name in self.managed_ledger.cursors:  # it could not be deleted: as before
-                    self.subscriptions[name] = self._subscription(name)
+            doubt = self.managed_ledger.cursor_in_doubt(name)
+            if self.subscriptions.get(name) is subscription and not doubt:
+                self._cursor_settled(name)
+
+    def _cursor_settled(self, name: str) -> None:
+        """It is known whether the cursor of an ended subscription exists: both go on, or none."""
+        ended = self.subscriptions.pop(name, None)
+        if ended is not None and name in self.managed_ledger.cursors:
+            self.subscriptions[name] = self._subscription(name)
 
     def _subscription(self, name: str, cursor: Cursor | None = None) -> PersistentSubscription:
         subscription = PersistentSubscription(
@@ -363,7 +368,8 @@ class PersistentTopic(GovernedTopic):
         """Makes what is known durable; nobody is told yet.
 
         What producers had sent is stored and receipted, so that they do not send it again. What
-        they send meanwhile is not taken. Consumers get nothing more; what they ack still counts.
+        they send meanwhile is not taken. Consumers get nothing more. What they ack counts until
+        their cursor is closed; a later ack is dropped, and gets an error if it asks for a receipt.
         """
         self._closing = True
         self._take_no_more()
@@ -409,42 +415,3 @@ class SubscriptionExists(PreconditionFailed):
     """A subscription of that name is there already."""
 
     http_status = 409
-
-
-@dataclass(slots=True)
-class _Publish:
-    """The completion of one run."""
-
-    topic: PersistentTopic
-    producer: Producer
-    run: PublishRun
-    started: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.started = time.monotonic()
-
-    def __call__(self, ledger_id: int, first_entry_id: int, error: MagnetarError | None) -> None:
-        producer, run, topic = self.producer, self.run, self.topic
-        producer.pending_runs -= 1
-        if error is not None:
-            if isinstance(error, TopicTerminated):
-                # Nobody gets a SEND_ERROR, after which Go's client would sit out its send timeout:
-                # they are sent away, and told why when they come back.
-                topic.producers.close_all()
-                producer.sink.send_errors(producer, run, error)
-            else:
-                producer.sink.send_errors(producer, run, error)
-                topic.publish_failed(error)
-            if producer.on_answered is not None:
-                producer.on_answered()
-            return
-        messages = sum(run.message_counts)
-        topic.counters.last_published_ms = topic.now_ms()
-        producer.messages_in += messages
-        producer.bytes_in += run.size_bytes
-        topic.counters.published(
-            run.entries, messages, run.size_bytes, time.monotonic() - self.started
-        )
-        producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)
-        if producer.on_answered is not None:
-            producer.on_answered()
