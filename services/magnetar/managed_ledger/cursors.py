@@ -184,7 +184,8 @@ class Cursors:
 
         Raises NotFound, and MetadataUnavailable if the outcome is unknown.
         """
-        await self._settle(name)
+        if not await self._exists(name):
+            return  # an earlier deletion without an answer has happened
         cursor = self.live.get(name)
         if cursor is not None and cursor.log is None:
             self.forget(cursor)
@@ -249,21 +250,27 @@ class Cursors:
     # -- deletions of unknown outcome
 
     async def _settle(self, name: str) -> None:
-        """Finds out whether a cursor in doubt exists: it resumes, or it is dropped."""
+        """Ends the doubt about a cursor, if there is any, and says so."""
+        if name in self.doubted:
+            await self._exists(name)
+            self.on_settled(name)
+
+    async def _exists(self, name: str) -> bool:
+        """Whether a cursor in doubt exists: it resumes, or it is dropped. True without a doubt."""
         doubt = self.doubted.get(name)
         if doubt is None:
-            return
+            return True
         cursor_log, error = doubt
         async with cursor_log.locked():
             if self.doubted.get(name) is not doubt:
-                return  # another caller has found out
+                return True  # another caller has ended the doubt
             exists = await self._list.keep_cursor(cursor_log)
             del self.doubted[name]
             if exists:
                 self._resume(name, cursor_log, error)
             else:
                 self._drop(name)
-        self.on_settled(name)
+        return exists
 
     async def _settle_later(self, name: str) -> None:
         delay_s = SETTLE_RETRY_S

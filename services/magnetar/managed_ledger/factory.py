@@ -198,6 +198,7 @@ class ManagedLedgerFactory:
             managed_ledger = self._open.get(name)
             if managed_ledger is not None:
                 managed_ledger.abandon()
+                await managed_ledger.settled()
             await delete_managed_ledger(name, self._context)
 
     async def close(self) -> None:

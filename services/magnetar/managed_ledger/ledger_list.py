@@ -37,7 +37,14 @@ from magnetar.managed_ledger.record import (
     encode,
     managed_ledger_key,
 )
-from magnetar.metadata.store import BadRevision, Delete, MetadataUnavailable, Operation, Put
+from magnetar.metadata.store import (
+    BadRevision,
+    Check,
+    Delete,
+    MetadataUnavailable,
+    Operation,
+    Put,
+)
 
 T = TypeVar("T")
 
@@ -249,15 +256,20 @@ class LedgerList:
     async def create_cursor(self, put: Put) -> tuple[Put, int]:
         """Writes a new cursor's record; what was written, and its revision. Needs `locked`.
 
-        If an earlier attempt had no answer and landed, that is the cursor.
+        If an earlier attempt had no answer and landed, that is the cursor. None lands after the
+        managed ledger was deleted: its record is checked.
         """
+        await self._find_out()
+        check = Check(managed_ledger_key(self.name), self._revision)
         with self._fencing():
             try:
-                revision = await self._tenure.write([put])
+                revision = await self._tenure.write([put, check])
             except MetadataUnavailable:
                 self._created[put.key] = put
                 raise
-            except BadRevision:
+            except BadRevision as error:
+                if error.key != put.key:
+                    raise
                 earlier = self._created.pop(put.key, None)
                 stored = await self._context.store.get(put.key)
                 if earlier is None or stored is None or stored.value != earlier.value:

@@ -203,8 +203,7 @@ class ManagedLedger(Retaining):
         self._on_fenced()
 
     def when_settled(self, on_settled: Callable[[str], None]) -> None:
-        """Has `on_settled` called with a cursor's name when its deletion, whose outcome was
-        unknown, is known to have happened or not."""
+        """Has `on_settled` called with a cursor's name when a doubt about it has ended."""
         self._cursors.on_settled = on_settled
 
     def cursor_fenced(self, error: MagnetarError) -> None:
@@ -401,8 +400,7 @@ class ManagedLedger(Retaining):
     async def close(self) -> None:
         """Completes what was appended, writes the cursors, and ends this instance. Idempotent.
 
-        When it returns, no write of this instance is under way: the name is free. A fenced instance
-        only ends.
+        When it returns, no write of this instance is under way. A fenced instance only ends.
         """
         try:
             await self._appender.finish(AppenderState.CLOSED)
@@ -419,7 +417,7 @@ class ManagedLedger(Retaining):
         finally:
             self._end()
             try:
-                await self._tenure.settled()
+                await self.settled()
             finally:
                 self._on_closed(self)
 
@@ -427,6 +425,10 @@ class ManagedLedger(Retaining):
         """Ends this instance without writing: what is under way stops before its next write."""
         self._end()
         self._on_closed(self)
+
+    async def settled(self) -> None:
+        """Returns when no write of this instance, which has ended, is under way."""
+        await self._tenure.settled()
 
     def _end(self) -> None:
         self._tenure.end(ManagedLedgerClosed(f"{self.name} is closed"))
