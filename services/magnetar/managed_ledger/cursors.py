@@ -192,12 +192,10 @@ class Cursors:
             return
         cursor_log = self._log_of(name)
         error = CursorClosed(f"cursor {name} was deleted")
-        # Before the lock: a write that holds it or waits for it stops.
-        self._end(name, cursor_log, error)
         async with cursor_log.locked():
             if self._log_of(name) is not cursor_log:
                 raise NotFound(f"cursor {name} was deleted meanwhile")
-            self._end(name, cursor_log, error)  # it may have been restored meanwhile
+            self._end(name, cursor_log, error)
             try:
                 await self._list.delete_cursor(cursor_log)
             except MetadataUnavailable:

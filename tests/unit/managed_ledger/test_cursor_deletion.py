@@ -200,7 +200,7 @@ async def test_a_cursor_in_doubt_can_be_deleted_again(landed: bool) -> None:
 
 async def test_a_deletion_does_not_land_after_the_cursor_was_found() -> None:
     rig = await opened()
-    _, store, factory, ledger, cursor, _ = rig
+    _, store, factory, ledger, _, _ = rig
     revision = (await store.get(cursor_key(NAME, "sub"))).revision  # type: ignore[union-attr]
     await doubted(rig, landed=False)
     store.away = False

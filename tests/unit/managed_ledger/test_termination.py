@@ -71,7 +71,7 @@ async def test_a_termination_that_failed_can_be_repeated(landed: bool) -> None:
 
 async def test_closing_records_the_end_of_a_log_that_is_being_terminated() -> None:
     """With all that was appended before: recovery would find it behind the end."""
-    stage, store, factory, ledger = await opened()
+    stage, _, factory, ledger = await opened()
     stage.bookie.hold = True
     appending = asyncio.ensure_future(publish(ledger, b"y"))
     await turns()
@@ -91,7 +91,7 @@ async def test_closing_records_the_end_of_a_log_that_is_being_terminated() -> No
 
 
 async def test_closing_records_the_end_where_a_termination_failed() -> None:
-    stage, store, factory, ledger = await opened()
+    _, store, factory, ledger = await opened()
     store.lose(RECORD, lands=False)
     with pytest.raises(MetadataUnavailable):
         await ledger.terminate()
