@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.support.held_store import HeldStore, deletes, puts
 from tests.unit.ledger.stage import NAME, Stage, publish, turns
-from tests.unit.managed_ledger.held_store import HeldStore, deletes, puts
 
 from magnetar.bookie.api import EntryCorrupt
 from magnetar.core.errors import MagnetarError, MetadataError

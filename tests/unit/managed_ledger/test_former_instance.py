@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
+from tests.support.held_store import HeldStore, puts
 from tests.unit.ledger.stage import NAME, Stage, publish, turns
-from tests.unit.managed_ledger.held_store import HeldStore, puts
 from tests.unit.managed_ledger.test_guarded import WRITES, Owner, Write
 
 from magnetar.core.errors import MagnetarError, ServiceNotReady

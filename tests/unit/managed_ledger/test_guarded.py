@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from tests.support.held_store import HeldStore
 from tests.unit.ledger.stage import NAME, Stage, publish
-from tests.unit.managed_ledger.held_store import HeldStore
 
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
+from tests.support.held_store import HeldStore, puts
 from tests.unit.ledger.stage import NAME, Stage, publish, turns
-from tests.unit.managed_ledger.held_store import HeldStore, puts
 
 from magnetar.core.errors import TopicTerminated
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
