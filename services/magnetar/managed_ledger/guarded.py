@@ -149,7 +149,7 @@ class Tenure:
     def check(self) -> None:
         """Raises the error of the end, if the tenure has ended."""
         if (error := self.error) is not None:
-            raise error
+            raise error.with_traceback(None)  # it is raised often, and keeps its frames
 
     async def settled(self) -> None:
         """Returns when no transaction of this tenure or of its branches is under way.
