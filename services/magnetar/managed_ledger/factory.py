@@ -126,15 +126,13 @@ class ManagedLedgerFactory:
 
         Raises NotFound where it does not exist and `create` is false.
         """
-        managed_ledger = self._open.get(name)
-        if managed_ledger is not None and not managed_ledger.fenced:
-            return managed_ledger
         async with self._locked(name):
             self._check_open()
             managed_ledger = self._open.get(name)
-            if managed_ledger is not None and managed_ledger.fenced:
+            if managed_ledger is not None and not await managed_ledger.tenure.holds():
                 # Owned here again: what the other owner wrote in between is to be read.
-                await managed_ledger.close()
+                managed_ledger.abandon()
+                await managed_ledger.tenure.settled()
                 managed_ledger = None
             if managed_ledger is None:
                 managed_ledger = await open_managed_ledger(
@@ -198,7 +196,7 @@ class ManagedLedgerFactory:
             managed_ledger = self._open.get(name)
             if managed_ledger is not None:
                 managed_ledger.abandon()
-                await managed_ledger.settled()
+                await managed_ledger.tenure.settled()
             await delete_managed_ledger(name, self._context)
 
     async def close(self) -> None:

@@ -151,6 +151,14 @@ class Tenure:
         if (error := self.error) is not None:
             raise error.with_traceback(None)  # it is raised often, and keeps its frames
 
+    async def holds(self) -> bool:
+        """Whether this process has the claim that the tenure began with, and it has not ended.
+
+        Raises ManagedLedgerFenced if this process does not own the managed ledger.
+        """
+        origin = (await self._context.guard(self.name)).origin
+        return self.error is None and origin == self._origin
+
     async def settled(self) -> None:
         """Returns when no transaction of this tenure or of its branches is under way.
 

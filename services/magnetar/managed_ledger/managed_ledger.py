@@ -56,10 +56,10 @@ class ManagedLedger(Retaining):
         "_on_fenced",
         "_rank_opened",
         "_source",
-        "_tenure",
         "_terminating",
         "name",
         "quorums",
+        "tenure",
     )
 
     def __init__(
@@ -74,7 +74,7 @@ class ManagedLedger(Retaining):
         self.retention: Retention | None = None
         self.quorums: Quorums | None = None
         """Of the ledgers that are created from now on; None: as the settings say."""
-        self._tenure = tenure
+        self.tenure = tenure
         self._index = index
         self._list = ledger_list
         self._context = context
@@ -207,7 +207,7 @@ class ManagedLedger(Retaining):
         self._cursors.on_settled = on_settled
 
     def cursor_fenced(self, error: MagnetarError) -> None:
-        self._tenure.end(error)
+        self.tenure.end(error)
         self._appender.fence(error)
 
     def cursors_changed(self) -> None:
@@ -379,7 +379,7 @@ class ManagedLedger(Retaining):
         try:
             await self._list.terminate(self.last_confirmed)
         except MetadataUnavailable:
-            if not self._terminating and self._tenure.error is None:
+            if not self._terminating and self.tenure.error is None:
                 self._terminating = True
                 self._context.tasks.start(self._terminate_later(), f"terminate {self.name}")
             raise
@@ -387,7 +387,7 @@ class ManagedLedger(Retaining):
 
     async def _terminate_later(self) -> None:
         delay_s = TERMINATE_RETRY_S
-        while self.terminated_at is None and self._tenure.error is None:
+        while self.terminated_at is None and self.tenure.error is None:
             await asyncio.sleep(delay_s * self._context.rng.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, TERMINATE_RETRY_S_MAX)
             try:
@@ -417,7 +417,7 @@ class ManagedLedger(Retaining):
         finally:
             self._end()
             try:
-                await self.settled()
+                await self.tenure.settled()
             finally:
                 self._on_closed(self)
 
@@ -426,12 +426,8 @@ class ManagedLedger(Retaining):
         self._end()
         self._on_closed(self)
 
-    async def settled(self) -> None:
-        """Returns when no write of this instance, which has ended, is under way."""
-        await self._tenure.settled()
-
     def _end(self) -> None:
-        self._tenure.end(ManagedLedgerClosed(f"{self.name} is closed"))
+        self.tenure.end(ManagedLedgerClosed(f"{self.name} is closed"))
         self._appender.close_now()
         self._cursors.abandon(CursorClosed(f"{self.name} is closed"))
         self._source.forget_all()

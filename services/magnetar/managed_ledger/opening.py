@@ -19,6 +19,7 @@ from magnetar.compaction.deleting import discard
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.errors import ManagedLedgerClosed
 from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
@@ -49,12 +50,23 @@ async def open_managed_ledger(
     """Raises NotFound where it does not exist and is not to be created."""
     # Before anything is read: what is read then is the state under this claim.
     tenure = await Tenure.begin(context, name)
+    try:
+        return await _opened(tenure, context, create, on_closed)
+    except BaseException:
+        # What the part that was opened has begun must not go on beside the next instance.
+        tenure.end(ManagedLedgerClosed(f"{name} could not be opened"))
+        raise
+
+
+async def _opened(
+    tenure: Tenure, context: Context, create: bool, on_closed: Callable[[ManagedLedger], None]
+) -> ManagedLedger:
     record, revision = await _record(tenure, context, create=create)
     index = LedgerIndex(record.last_position)
     ledger_list = LedgerList(tenure, record, revision, index, context)
     await _load_ledgers(record, index, ledger_list, tenure, context)
     managed_ledger = ManagedLedger(tenure, index, ledger_list, context, on_closed)
-    cursors = await context.store.list(cursors_prefix(name))
+    cursors = await context.store.list(cursors_prefix(tenure.name))
     for start in range(0, len(cursors), CURSORS_LOADED_AT_ONCE_MAX):
         some = cursors[start : start + CURSORS_LOADED_AT_ONCE_MAX]
         await asyncio.gather(*map(managed_ledger.load_cursor, some))

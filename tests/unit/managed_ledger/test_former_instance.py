@@ -7,7 +7,7 @@ from tests.support.held_store import HeldStore, puts
 from tests.unit.ledger.stage import NAME, Stage, publish, turns
 from tests.unit.managed_ledger.test_guarded import WRITES, Owner, Write
 
-from magnetar.core.errors import MagnetarError, ServiceNotReady
+from magnetar.core.errors import MagnetarError, MetadataError, ServiceNotReady
 from magnetar.core.ids import Position
 from magnetar.managed_ledger import cursor_log
 from magnetar.managed_ledger.cursor import Cursor
@@ -103,7 +103,7 @@ async def test_a_write_without_an_answer_is_not_repeated_after_the_end(write: Wr
     held.go.set()
     await asyncio.wait([writing])
     assert isinstance(writing.exception(), MagnetarError)
-    await ledger.settled()
+    await ledger.tenure.settled()
     assert await scene.records() == before
     await factory.abandon()
 
@@ -128,6 +128,43 @@ async def test_a_name_is_free_when_the_last_write_is_done(write: Write) -> None:
     again = await factory.open(NAME)
     await again.set_properties({"by": "the next"})
     assert not again.fenced
+    await factory.close()
+
+
+async def test_an_instance_from_before_a_claim_was_lost_is_not_opened_again() -> None:
+    """It may not have heard of that, and what others wrote in between it does not know."""
+    scene = Scene()
+    factory, ledger, _, _ = await scene.open()
+    await scene.owner.split()
+    assert await factory.open(NAME) is ledger
+    await scene.owner.claim()
+    again = await factory.open(NAME)
+    assert again is not ledger
+    await again.set_properties({"by": "the next"})
+    with pytest.raises(ServiceNotReady):
+        await ledger.set_properties({"by": "the former"})
+    await factory.close()
+
+
+async def test_what_an_opening_that_failed_has_begun_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    factory, ledger, _, go, _ = await switching(scene, monkeypatch)
+    ledger.abandon()
+    go.set()
+    await ledger.tenure.settled()
+    unreadable = cursor_key(NAME, "zzz")
+    await scene.store.put(unreadable, b"no cursor")
+    retiring = scene.store.hold(SWITCH, lands=False)
+    with pytest.raises(MetadataError, match="zzz"):
+        await factory.open(NAME)
+    before = await scene.records()
+    retiring.go.set()
+    await turns(50)
+    assert await scene.records() == before
+    await scene.store.delete(unreadable)
+    assert not (await factory.open(NAME)).broken_cursors
     await factory.close()
 
 
@@ -304,7 +341,7 @@ async def test_a_trim_of_a_former_instance_takes_no_ledger_from_the_next() -> No
     again = await factory.open(NAME)
     await again.cursors["old"].reset(Position(ledger_id, 0))
     held.go.set()
-    await ledger.settled()
+    await ledger.tenure.settled()
     await turns(50)
     assert len(await again.read(Position(ledger_id, 0), 100, 1 << 20)) == 20
     assert not again.fenced

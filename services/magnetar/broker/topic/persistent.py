@@ -257,8 +257,10 @@ class PersistentTopic(GovernedTopic):
     def _cursor_settled(self, name: str) -> None:
         """It is known whether the cursor of an ended subscription exists: both go on, or none."""
         ended = self.subscriptions.pop(name, None)
-        if ended is not None and name in self.managed_ledger.cursors:
-            self.subscriptions[name] = self._subscription(name)
+        if ended is not None:
+            ended.end()
+            if name in self.managed_ledger.cursors:
+                self.subscriptions[name] = self._subscription(name)
 
     def _subscription(self, name: str, cursor: Cursor | None = None) -> PersistentSubscription:
         subscription = PersistentSubscription(
