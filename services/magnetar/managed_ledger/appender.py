@@ -61,7 +61,7 @@ class AppenderOwner(Protocol):
     def ledger_ended(self, info: LedgerInfo) -> None:
         """A ledger was closed; if it is empty, it goes."""
 
-    def owner_changed(self) -> None:
+    def owner_changed(self, error: MagnetarError) -> None:
         """Another owner has the log: nothing is to be done here any more."""
 
     def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
@@ -384,7 +384,7 @@ class Appender:
         if self.error is None or unowned:
             self.state, self.error = state, error
             if state is AppenderState.FENCED:
-                self._owner.owner_changed()
+                self._owner.owner_changed(error)
 
     def fence(self, error: MagnetarError) -> None:
         """Another owner wrote: fails what waits, and whatever comes."""

@@ -199,7 +199,8 @@ class ManagedLedger(Retaining):
         """Has `on_fenced` called when it shows that another owner took over."""
         self._on_fenced = on_fenced
 
-    def owner_changed(self) -> None:
+    def owner_changed(self, error: MagnetarError) -> None:
+        self.tenure.end(error)
         self._on_fenced()
 
     def when_settled(self, on_settled: Callable[[str], None]) -> None:
