@@ -61,7 +61,7 @@ class AppenderOwner(Protocol):
     def ledger_ended(self, info: LedgerInfo) -> None:
         """A ledger was closed; if it is empty, it goes."""
 
-    def owner_changed(self) -> None:
+    def owner_changed(self, error: MagnetarError) -> None:
         """Another owner has the log: nothing is to be done here any more."""
 
     def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
@@ -189,6 +189,11 @@ class Appender:
             self._answer_refused()
         if self.listeners and not self._notifying:
             # Once for all groups that one fsync completed: they complete in one turn of the loop.
+            self.notify()
+
+    def notify(self) -> None:
+        """Calls the listeners on the loop's next turn."""
+        if not self._notifying:
             self._notifying = True
             self._loop.call_soon(self._notify)
 
@@ -379,7 +384,7 @@ class Appender:
         if self.error is None or unowned:
             self.state, self.error = state, error
             if state is AppenderState.FENCED:
-                self._owner.owner_changed()
+                self._owner.owner_changed(error)
 
     def fence(self, error: MagnetarError) -> None:
         """Another owner wrote: fails what waits, and whatever comes."""
@@ -401,8 +406,9 @@ class Appender:
     async def finish(self, state: AppenderState) -> None:
         """Takes no more groups, lets those that came before complete, and closes the ledger."""
         if self.error is not None:
-            return
-        if state is AppenderState.TERMINATED:
+            if self.state is not AppenderState.TERMINATED:
+                return  # a termination may still be under way: its end is awaited
+        elif state is AppenderState.TERMINATED:
             self.terminated()
         else:
             self._end(state, ManagedLedgerClosed(f"{self._name} is closed"))

@@ -13,7 +13,8 @@ caps the holes it stores and we do not.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, Protocol
 
 from magnetar.bookie.api import LedgerFenced
@@ -23,7 +24,11 @@ from magnetar.core.log import get_logger
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
-from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
+from magnetar.managed_ledger.errors import (
+    CursorClosed,
+    ManagedLedgerClosed,
+    ManagedLedgerFenced,
+)
 from magnetar.managed_ledger.index import LedgerIndex
 from magnetar.managed_ledger.record import NO_LEDGER
 
@@ -187,10 +192,11 @@ class Cursor(AckState):
         if not self._dirty and self._waiters:
             # They came after this write began, but before it took what it wrote.
             covered, self._waiters = [*(covered or ()), *self._waiters], None
-        if isinstance(error, ManagedLedgerFenced | LedgerFenced | CursorClosed):
+        if isinstance(error, ManagedLedgerFenced | LedgerFenced):
             self._give_up(error)
-            if not isinstance(error, CursorClosed):
-                self._owner.cursor_fenced(error)
+            self._owner.cursor_fenced(error)
+        elif isinstance(error, CursorClosed | ManagedLedgerClosed):
+            self._give_up(error)
         elif error is not None:
             self._dirty = True
         for on_durable in covered or ():
@@ -201,10 +207,23 @@ class Cursor(AckState):
             self._context.timer.add(self)
 
     def _give_up(self, error: MagnetarError) -> None:
-        self._error = error
-        waiters, self._waiters = self._waiters, None
-        for on_durable in waiters or ():
+        """No ack is receipted from now on, nor by a write that is under way: the next instance may
+        have read the record before that write."""
+        self._error = self._error or error
+        waiters = [*(self._covered or ()), *(self._waiters or ())]
+        self._covered = self._waiters = None
+        for on_durable in waiters:
             on_durable(error)
+
+    @contextmanager
+    def _fencing(self) -> Iterator[None]:
+        """Gives up, and says so, if a write shows that the cursor has another owner."""
+        try:
+            yield
+        except ManagedLedgerFenced as error:
+            self._give_up(error)
+            self._owner.cursor_fenced(error)
+            raise
 
     async def flush(self) -> None:
         """Returns once all acks made so far are on disk."""
@@ -240,40 +259,65 @@ class Cursor(AckState):
         """Replaces the properties; durable when this returns."""
         self._check_open()
         if self._log is not None:
-            try:
+            with self._fencing():
                 await self._log.set_properties(properties)
-            except ManagedLedgerFenced as error:
-                self._give_up(error)
-                self._owner.cursor_fenced(error)
-                raise
         self.properties = dict(properties)
 
     async def record_use(self, interval_ms: int) -> None:
         """Records `last_active_ms`, if the record is older than that by so much."""
         if self._error is not None or self._log is None:
             return
-        try:
+        with self._fencing():
             await self._log.record_use(self.last_active_ms, interval_ms)
-        except ManagedLedgerFenced as error:
-            self._give_up(error)
-            self._owner.cursor_fenced(error)
-            raise
+
+    async def retire(self) -> None:
+        """Deletes the cursor ledgers that a former instance left to be deleted."""
+        assert self._log is not None  # noqa: S101  (only a durable cursor has some)
+        try:
+            with self._fencing():
+                await self._log.retire()
+        except MagnetarError as error:
+            log.info("cursor ledgers not deleted now", cursor=self.name, error=str(error))
 
     async def close(self) -> None:
-        """Writes what is left to be written and ends the cursor ledger. Idempotent."""
+        """Writes what is left to be written and ends the cursor ledger. Idempotent.
+
+        An ack that arrives once the ledger is being ended is not stored: `when_durable` answers it
+        with CursorClosed.
+        """
         if self._error is not None:
             return
+        error = CursorClosed(f"cursor {self.name} is closed")
         try:
             if self._log is not None:
                 # Without a ledger, a mark-delete alone fits the record: no ledger for that.
                 if self._writing or self._log.writing or self._holes or self._batches:
                     await self.flush()
-                await self._log.close(self, dirty=self._dirty)
+                # Acks since then that need a ledger are dropped: the record cannot hold them.
+                dirty = self._dirty and not (self._holes or self._batches)
+                self._stop(error)
+                await self._log.close(self, dirty=dirty)
         finally:
-            self.abandon(CursorClosed(f"cursor {self.name} is closed"))
+            self.abandon(error)
 
     def abandon(self, error: MagnetarError) -> None:
-        """Stops without writing: the cursor was deleted, closed, or is another owner's now."""
+        """Stops without writing: the cursor was deleted, closed, or is another owner's now.
+
+        What is under way stops before its next write.
+        """
+        self._stop(error)
+        if self._log is not None:
+            self._log.end(error)
+
+    def resume(self, error: MagnetarError) -> None:
+        """Undoes `abandon(error)`: the cursor was to be deleted, and was not."""
+        if self._error is error and self._log is not None:
+            self._log.resume()
+            self._error = None
+            if self._dirty:
+                self._touched()
+
+    def _stop(self, error: MagnetarError) -> None:
         if self._error is None:
             self._context.timer.discard(self)
             self._give_up(error)

@@ -8,6 +8,10 @@ a snapshot, the record is switched to it by compare-and-swap once that is durabl
 one is deleted. Until the switch the new ledger stands in the record as to be deleted, so that a
 crash leaves no ledger that nobody knows.
 
+A former instance of this process may be about to make that switch while another instance reads the
+record. So a ledger that the record retires is deleted only after a write of this instance: the
+write changes the record's revision, and the switch then fails.
+
 How it is read back: `cursor_reading`.
 """
 
@@ -26,9 +30,9 @@ from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_codec_v1 import encode_delta, encode_snapshot
 from magnetar.managed_ledger.cursor_reading import StoredState, corrupt, stored_state
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
-from magnetar.managed_ledger.guarded import check_claim, create_guarded, write_guarded
+from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, encode
-from magnetar.metadata.store import BadRevision, Put
+from magnetar.metadata.store import BadRevision, MetadataUnavailable, Put
 
 SMALL_BATCHES_MAX: Final = 16
 """Up to this many remains, and without holes, a state is written whole each time."""
@@ -57,26 +61,28 @@ class CursorLog:
         "_context",
         "_deltas_bytes",
         "_lock",
-        "_name",
         "_record_lock",
         "_revision",
         "_snapshot_bytes",
+        "_tenure",
+        "_unanswered",
         "_writer",
         "key",
         "record",
     )
 
     def __init__(
-        self, context: Context, name: str, cursor: str, record: CursorRecord, revision: int
+        self, context: Context, tenure: Tenure, cursor: str, record: CursorRecord, revision: int
     ) -> None:
         self.record = record
         self._context = context
-        self._name = name
-        self.key = cursor_key(name, cursor)
+        self._tenure = tenure.branch()
+        self.key = cursor_key(tenure.name, cursor)
         self._revision = revision
         self._writer: LedgerWriter | None = None
         self._lock: asyncio.Lock | None = None
         self._record_lock: asyncio.Lock | None = None
+        self._unanswered: list[CursorRecord] = []  # what a write would have made of the record
         self._base: int | None = None
         self._snapshot_bytes = 0
         self._deltas_bytes = 0
@@ -107,6 +113,20 @@ class CursorLog:
             return False
         bound = max(LEDGER_BYTES_MIN, LEDGER_SNAPSHOTS_MAX * self._snapshot_bytes)
         return writer.length_bytes < bound
+
+    # -- its end
+
+    def end(self, error: MagnetarError) -> None:
+        """Nothing is written from now on: every write raises `error`."""
+        self._tenure.end(error)
+
+    def resume(self) -> None:
+        """Undoes `end`: the cursor was not deleted."""
+        self._tenure.resume()
+
+    def rewritten(self, revision: int) -> None:
+        """The managed ledger has written the record again, as it was. Needs `recording`."""
+        self._revision = revision
 
     # -- writing
 
@@ -147,14 +167,16 @@ class CursorLog:
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S), self.locked():
                 await self._roll(state)
+                retired = self.record.deleting
         except TimeoutError:
             raise PersistenceError(
                 f"cursor {self.key}: its state was not durable within {WRITE_TIMEOUT_S:g} s"
             ) from None
-        if self.record.deleting:
-            self._context.tasks.start(self.delete_retired(), f"retire {self.key}")
+        if retired:
+            self._context.tasks.start(self._delete(retired), f"retire {self.key}")
 
     async def _roll(self, state: AckState) -> None:
+        self._tenure.check()  # it may have ended while the roll waited for the lock
         # Whatever becomes of this: deltas build on the new ledger, and the record may name it.
         self._writer = None
         writer = await self._context.tasks.finish(self._create(), f"ledger of {self.key}")
@@ -180,13 +202,21 @@ class CursorLog:
     async def _create(self) -> LedgerWriter:
         """A new ledger, which the record names from then on."""
         async with self.recording():
+            await self.find_out()
             while True:
+                planned: list[CursorRecord] = []
+
+                def announce(ledger_id: int, planned: list[CursorRecord] = planned) -> Put:
+                    planned.append(self._announced(ledger_id))
+                    return Put(self.key, encode(planned[-1]), self._revision)
+
                 try:
-                    created = await create_guarded(
-                        self._context, self._name, {"magnetar.cursor": self.key}, self._announce
-                    )
+                    created = await self._tenure.create({"magnetar.cursor": self.key}, announce)
                 except BadRevision as error:
                     raise self._fenced(error) from error
+                except MetadataUnavailable:
+                    self._unanswered = planned
+                    raise
                 self._revision = created.revision
                 self.record = self._announced(created.ledger_id)
                 if created.writer is not None:
@@ -196,29 +226,42 @@ class CursorLog:
     def _announced(self, ledger_id: int) -> CursorRecord:
         return msgspec.structs.replace(self.record, deleting=(*self.record.deleting, ledger_id))
 
-    def _announce(self, ledger_id: int) -> Put:
-        return Put(self.key, encode(self._announced(ledger_id)), self._revision)
+    async def retire(self) -> None:
+        """Deletes the ledgers that the record retired before this instance read it.
 
-    async def delete_retired(self) -> None:
-        """Deletes ledgers that belong to nobody; the next write of the record leaves them out.
-
-        What fails is tried again for a while: a ledger that is gone from some bookies and still on
-        record looks like one that was lost. After that it is left to the next who opens the cursor.
+        The first write makes any write of a former instance fail, also one that is under way. The
+        second spares the next instance the work. Raises ManagedLedgerFenced if the record changed.
         """
-        retired = self.record.deleting
+        async with self._context.removals, self.locked():
+            retired = (await self._put({})).deleting
+        if await self._delete(retired):
+            async with self._context.removals, self.locked():
+                await self._put({})
+
+    async def _delete(self, retired: tuple[int, ...]) -> bool:
+        """Whether the ledgers are gone; the next write of the record leaves them out.
+
+        A deletion that fails is repeated, up to DELETE_ATTEMPTS_MAX times: a ledger that is gone
+        from some bookies and still on record looks like a lost one. The next instance deletes what
+        is left then.
+        """
         for attempt in range(DELETE_ATTEMPTS_MAX):
             try:
                 for ledger_id in retired:
+                    self._tenure.check()
                     await self._context.ledgers.delete(ledger_id)
                 break
             except MagnetarError as error:
+                if self._tenure.error is not None:
+                    return False
                 log.info("ledgers not deleted yet", cursor=self.key, error=str(error))
             pause = min(DELETE_RETRY_S * 2**attempt, DELETE_RETRY_S_MAX)
             await asyncio.sleep(pause * self._context.rng.uniform(0.5, 1.0))
         else:
-            return
+            return False
         left = tuple(i for i in self.record.deleting if i not in retired)
         self.record = msgspec.structs.replace(self.record, deleting=left)
+        return True
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replaces the cursor's properties."""
@@ -249,19 +292,34 @@ class CursorLog:
                 )
                 state.take_fresh()
 
-    async def _put(self, changes: dict[str, object]) -> None:
+    async def _put(self, changes: dict[str, object]) -> CursorRecord:
         """Changes the record. Neither this nor `_create` is cut in the middle: see LedgerList."""
-        await self._context.tasks.finish(self._put_whole(changes), f"record {self.key}")
+        return await self._context.tasks.finish(self._put_whole(changes), f"record {self.key}")
 
-    async def _put_whole(self, changes: dict[str, object]) -> None:
+    async def _put_whole(self, changes: dict[str, object]) -> CursorRecord:
         async with self.recording():
+            await self.find_out()
             record = msgspec.structs.replace(self.record, **changes)
             try:
                 put = Put(self.key, encode(record), self._revision)
-                self._revision = await write_guarded(self._context, self._name, [put])
+                self._revision = await self._tenure.write([put])
             except BadRevision as error:
                 raise self._fenced(error) from error
+            except MetadataUnavailable:
+                self._unanswered = [record]
+                raise
             self.record = record
+            return record
+
+    async def find_out(self) -> None:
+        """Reads the record if the outcome of the last write is unknown. Needs `recording`."""
+        if not self._unanswered:
+            return
+        stored = await self._context.store.get(self.key)
+        unanswered, self._unanswered = self._unanswered, []
+        for record in unanswered:
+            if stored is not None and stored.value == encode(record):
+                self.record, self._revision = record, stored.revision
 
     def recording(self) -> asyncio.Lock:
         """Held by each write of the record, which may outlast who asked for it."""
@@ -290,7 +348,7 @@ class CursorLog:
         """The state as of the last write; fences whoever wrote it. Raises CursorCorrupt."""
         if self.record.ledger_id == NO_LEDGER:
             return StoredState(self.record.mark_delete, {}, {})
-        await check_claim(self._context, self._name)
+        await self._tenure.confirm()
         try:
             reader = await self._context.ledgers.open(self.record.ledger_id, recover=True)
         except BookieError as error:

@@ -100,7 +100,7 @@ class ManagedLedgerFactory:
         self._closed = False
 
     def guard_with(self, guard: Guard) -> None:
-        """Has every write from now on carry what `guard` says; before anything is opened."""
+        """Binds every write to the claim that `guard` gives; call it before anything is opened."""
         self._context = replace(self._context, guard=guard)
 
     def confirm_with(self, confirm: Confirm) -> None:
@@ -128,15 +128,13 @@ class ManagedLedgerFactory:
         Raises NotFound where it does not exist and `create` is false. It is created only while
         `checks` hold: raises BadRevision of one that does not.
         """
-        managed_ledger = self._open.get(name)
-        if managed_ledger is not None and not managed_ledger.fenced:
-            return managed_ledger
         async with self._locked(name):
             self._check_open()
             managed_ledger = self._open.get(name)
-            if managed_ledger is not None and managed_ledger.fenced:
+            if managed_ledger is not None and not await managed_ledger.tenure.holds():
                 # Owned here again: what the other owner wrote in between is to be read.
                 managed_ledger.abandon()
+                await managed_ledger.tenure.settled()
                 managed_ledger = None
             if managed_ledger is None:
                 managed_ledger = await open_managed_ledger(
@@ -210,6 +208,7 @@ class ManagedLedgerFactory:
             managed_ledger = self._open.get(name)
             if managed_ledger is not None:
                 managed_ledger.abandon()
+                await managed_ledger.tenure.settled()
             await delete_managed_ledger(name, self._context)
 
     async def close(self) -> None:

@@ -24,16 +24,27 @@ Why an owner that was paused, and lost its claim meanwhile, does no harm whateve
    before, both guarded; ledger ids are never given out twice. So a late deletion takes only what
    nobody has.
 
+A broker may also give a topic up and open it again itself: after an unload, or after its lease was
+lost and the bundle claimed anew. The former instance's tasks may still run then, and nothing in the
+store tells the two instances apart. `Tenure` does: each instance writes through its own. A tenure
+ends with its instance, and every attempt of a write checks it. A tenure is also bound to the claim
+that it began with: it follows that claim through splits, and no further. A bundle that was lost and
+claimed again has another claim, so an instance from before never writes under the new one. A
+transaction that was under way at the end may still land; the next instance therefore changes a
+cursor's record before it deletes the ledgers that the record retires (`CursorLog.retire`).
+
 A write whose outcome is unknown (MetadataUnavailable) is repeated: being a compare-and-swap it
 lands once at most. Where the repetition finds the record changed, and to the very bytes that were
 to be written, it was the first attempt that landed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from magnetar.core.errors import MagnetarError
 from magnetar.ledger.settings import Quorums
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
@@ -42,10 +53,23 @@ from magnetar.metadata.store import BadRevision, Check, MetadataUnavailable, Ope
 if TYPE_CHECKING:
     from magnetar.managed_ledger.context import Context
 
-Guard = Callable[[str], Awaitable[tuple[Check, ...]]]
-"""From a managed ledger's name to what must hold for its owner to write.
 
-Raises ManagedLedgerFenced where this process does not own it. Waits while the claim is being
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """This process's claim of a managed ledger, at this moment.
+
+    `checks` bind a transaction to the claim. `origin` identifies the claim that this process was
+    given: it stays the same when the bundle is split, and differs for every later claim.
+    """
+
+    origin: Hashable
+    checks: tuple[Check, ...]
+
+
+Guard = Callable[[str], Awaitable[Grant]]
+"""From a managed ledger's name to the claim under which its owner writes.
+
+Raises ManagedLedgerFenced if this process does not own it. Waits while the claim is being
 exchanged for another of this process (its bundle is being split).
 """
 
@@ -53,21 +77,12 @@ WRITE_ATTEMPTS_MAX: Final = 6
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 1.0
 
-
-async def unguarded(_name: str) -> tuple[Check, ...]:
-    """Where there is only one process."""
-    return ()
+_ALONE: Final = Grant(None, ())
 
 
-async def check_claim(context: "Context", name: str) -> None:
-    """Raises ManagedLedgerFenced where the store does not have this process's claim now.
-
-    Before ledgers are fenced: one that was paused must not get in the way of the new owner.
-    """
-    for check in await context.guard(name):
-        record = await context.store.get(check.key)
-        if record is None or record.revision != check.expected:
-            raise ManagedLedgerFenced(f"{name} is not owned here any more")
+async def unguarded(_name: str) -> Grant:
+    """The guard of a process that shares the store with no other."""
+    return _ALONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,101 +98,212 @@ class Created:
     revision: int
 
 
-async def write_guarded(context: "Context", name: str, operations: Sequence[Operation]) -> int:
-    """One transaction of `operations`, each with an expected revision; its revision.
+class Tenure:
+    """The right of one opened instance to write the records of its managed ledger.
 
-    Raises BadRevision of one of their keys, and ManagedLedgerFenced where the claim is gone.
+    `write` and `create` raise the error given to `end` once the tenure has ended, and
+    ManagedLedgerFenced if the claim is not the one that it began with. Each cursor has a branch,
+    which ends with the instance or on its own.
     """
-    unknown = False
-    for attempt in range(WRITE_ATTEMPTS_MAX):
-        checks = await context.guard(name)
+
+    __slots__ = ("_context", "_error", "_idle", "_origin", "_parent", "_under_way", "name")
+
+    def __init__(
+        self, context: "Context", name: str, origin: Hashable, parent: "Tenure | None" = None
+    ) -> None:
+        self.name = name
+        self._context = context
+        self._origin = origin
+        self._parent = parent
+        self._error: MagnetarError | None = None
+        self._under_way = 0
+        self._idle: asyncio.Event | None = None
+
+    @classmethod
+    async def begin(cls, context: "Context", name: str) -> "Tenure":
+        """A tenure under the present claim. Raises ManagedLedgerFenced if there is none."""
+        return cls(context, name, (await context.guard(name)).origin)
+
+    def branch(self) -> "Tenure":
+        """The tenure of one cursor."""
+        return Tenure(self._context, self.name, self._origin, self)
+
+    # -- its end
+
+    @property
+    def error(self) -> MagnetarError | None:
+        """Why nothing may be written any more; None while writes are allowed."""
+        if self._error is None and self._parent is not None:
+            return self._parent.error
+        return self._error
+
+    def end(self, error: MagnetarError) -> None:
+        """No write begins, and none is repeated, from now on. The first error stays."""
+        if self._error is None:
+            self._error = error
+
+    def resume(self) -> None:
+        """Undoes `end` of a branch: its cursor was not deleted."""
+        self._error = None
+
+    def check(self) -> None:
+        """Raises the error of the end, if the tenure has ended."""
+        if (error := self.error) is not None:
+            raise error.with_traceback(None)  # it is raised often, and keeps its frames
+
+    async def holds(self) -> bool:
+        """Whether this process has the claim that the tenure began with, and it has not ended.
+
+        Raises ManagedLedgerFenced if this process does not own the managed ledger.
+        """
+        origin = (await self._context.guard(self.name)).origin
+        return self.error is None and origin == self._origin
+
+    async def settled(self) -> None:
+        """Returns when no transaction of this tenure or of its branches is under way.
+
+        Call it after `end`. The store's own timeouts bound the wait.
+        """
+        while self._under_way:
+            if self._idle is None:
+                self._idle = asyncio.Event()
+            self._idle.clear()
+            await self._idle.wait()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        root = self if self._parent is None else self._parent
+        root._under_way += 1
         try:
-            return await _written(context, operations, checks)
-        except BadRevision as error:
-            if await _claim_moved(context, name, checks, error):
-                continue
-            if unknown and (revision := await _landed(context, operations)) is not None:
-                return revision
-            raise _told(name, checks, error) from error
-        except MetadataUnavailable:
-            unknown = True
-            await _back_off(context, attempt)
-    raise MetadataUnavailable(f"{operations[0].key} could not be written")
+            yield
+        finally:
+            root._under_way -= 1
+            if not root._under_way and root._idle is not None:
+                root._idle.set()
 
+    # -- writing
 
-async def _written(
-    context: "Context", operations: Sequence[Operation], checks: tuple[Check, ...]
-) -> int:
-    first = operations[0]
-    if not checks and len(operations) == 1 and isinstance(first, Put):
-        return await context.store.put(first.key, first.value, expected=first.expected)
-    return await context.store.transact([*operations, *checks])
+    async def confirm(self) -> None:
+        """Raises ManagedLedgerFenced if the store does not have this claim now.
 
+        Call it before a ledger is fenced: a process that was paused must not disturb a new owner.
+        """
+        while True:
+            checks = await self._checks()
+            for check in checks:
+                record = await self._context.store.get(check.key)
+                if record is None or record.revision != check.expected:
+                    break
+            else:
+                return
+            if await self._checks() == checks:
+                raise ManagedLedgerFenced(f"{self.name} is not owned here any more")
 
-async def create_guarded(
-    context: "Context",
-    name: str,
-    properties: dict[str, str],
-    put: Callable[[int], Put],
-    quorums: Quorums | None = None,
-) -> Created:
-    """A new ledger, with the record that `put` makes of its id. Raises as `write_guarded` does."""
-    unknown = False
-    puts: dict[int, Put] = {}
-    for attempt in range(WRITE_ATTEMPTS_MAX):
-        checks = await context.guard(name)
+    async def write(self, operations: Sequence[Operation]) -> int:
+        """One transaction of `operations`, each with an expected revision; its revision.
 
-        def with_ledger(ledger_id: int, checks: tuple[Check, ...] = checks) -> Sequence[Operation]:
-            puts[ledger_id] = put(ledger_id)
-            return [puts[ledger_id], *checks]
+        Raises BadRevision of one of their keys, and ManagedLedgerFenced if the claim is gone.
+        """
+        unknown = False
+        with self._transaction():
+            for attempt in range(WRITE_ATTEMPTS_MAX):
+                checks = await self._checks()
+                try:
+                    return await self._written(operations, checks)
+                except BadRevision as error:
+                    if await self._claim_moved(checks, error):
+                        continue
+                    if unknown and (revision := await self._landed(operations)) is not None:
+                        return revision
+                    raise self._told(checks, error) from error
+                except MetadataUnavailable:
+                    unknown = True
+                    await self._back_off(attempt)
+        raise MetadataUnavailable(f"{operations[0].key} could not be written")
 
-        try:
-            writer = await context.ledgers.create(
-                properties, with_ledger=with_ledger, quorums=quorums
+    async def _written(self, operations: Sequence[Operation], checks: tuple[Check, ...]) -> int:
+        store, first = self._context.store, operations[0]
+        if not checks and len(operations) == 1 and isinstance(first, Put):
+            return await store.put(first.key, first.value, expected=first.expected)
+        return await store.transact([*operations, *checks])
+
+    async def create(
+        self,
+        properties: dict[str, str],
+        put: Callable[[int], Put],
+        quorums: Quorums | None = None,
+    ) -> Created:
+        """A new ledger, with the record that `put` makes of its id. Raises as `write` does."""
+        unknown = False
+        puts: dict[int, Put] = {}
+        with self._transaction():
+            for attempt in range(WRITE_ATTEMPTS_MAX):
+                checks = await self._checks()
+
+                def with_ledger(
+                    ledger_id: int, checks: tuple[Check, ...] = checks
+                ) -> Sequence[Operation]:
+                    self.check()  # the client repeats an unanswered attempt by itself
+                    puts[ledger_id] = put(ledger_id)
+                    return [puts[ledger_id], *checks]
+
+                try:
+                    writer = await self._context.ledgers.create(
+                        properties, with_ledger=with_ledger, quorums=quorums
+                    )
+                except BadRevision as error:
+                    if await self._claim_moved(checks, error):
+                        continue
+                    for ledger_id, planned in puts.items() if unknown else ():
+                        if (revision := await self._landed([planned])) is not None:
+                            return Created(None, ledger_id, revision)
+                    raise self._told(checks, error) from error
+                except MetadataUnavailable:
+                    unknown = True
+                    await self._back_off(attempt)
+                else:
+                    return Created(writer, writer.ledger_id, writer.revision)
+        raise MetadataUnavailable(f"no ledger could be created for {self.name}")
+
+    # -- the claim
+
+    async def _checks(self) -> tuple[Check, ...]:
+        """What the next transaction checks."""
+        self.check()
+        grant = await self._context.guard(self.name)
+        self.check()  # the guard may have waited for a split
+        if grant.origin != self._origin:
+            raise ManagedLedgerFenced(
+                f"{self.name} was claimed anew since this instance was opened: open it again"
             )
-        except BadRevision as error:
-            if await _claim_moved(context, name, checks, error):
-                continue
-            for ledger_id, planned in puts.items() if unknown else ():
-                if (revision := await _landed(context, [planned])) is not None:
-                    return Created(None, ledger_id, revision)
-            raise _told(name, checks, error) from error
-        except MetadataUnavailable:
-            unknown = True
-            await _back_off(context, attempt)
-        else:
-            return Created(writer, writer.ledger_id, writer.revision)
-    raise MetadataUnavailable(f"no ledger could be created for {name}")
+        return grant.checks
 
+    async def _claim_moved(self, checks: tuple[Check, ...], error: BadRevision) -> bool:
+        """Whether the claim did not fit, because its bundle was split meanwhile."""
+        return any(check.key == error.key for check in checks) and await self._checks() != checks
 
-async def _claim_moved(
-    context: "Context", name: str, checks: tuple[Check, ...], error: BadRevision
-) -> bool:
-    """Whether it was the claim that did not fit, and there is another one by now."""
-    return any(check.key == error.key for check in checks) and await context.guard(name) != checks
+    def _told(self, checks: tuple[Check, ...], error: BadRevision) -> BadRevision:
+        if any(check.key == error.key for check in checks):
+            raise ManagedLedgerFenced(f"{self.name} is not owned here any more: {error}") from error
+        return error
 
+    # -- unknown outcomes
 
-def _told(name: str, checks: tuple[Check, ...], error: BadRevision) -> BadRevision:
-    if any(check.key == error.key for check in checks):
-        raise ManagedLedgerFenced(f"{name} is not owned here any more: {error}") from error
-    return error
+    async def _landed(self, operations: Sequence[Operation]) -> int | None:
+        """The revision at which the store holds what was to be written, if it does."""
+        for attempt in range(WRITE_ATTEMPTS_MAX):
+            self.check()
+            try:
+                for operation in operations:
+                    record = await self._context.store.get(operation.key)
+                    if isinstance(operation, Put):
+                        matches = record is not None and record.value == operation.value
+                        return record.revision if matches and record is not None else None
+                return 0 if record is None else None  # nothing but a delete
+            except MetadataUnavailable:
+                await self._back_off(attempt)
+        raise MetadataUnavailable(f"{operations[0].key} could not be read again")
 
-
-async def _landed(context: "Context", operations: Sequence[Operation]) -> int | None:
-    """The revision at which the store holds what was to be written, if it does."""
-    for attempt in range(WRITE_ATTEMPTS_MAX):
-        try:
-            for operation in operations:
-                record = await context.store.get(operation.key)
-                if isinstance(operation, Put):
-                    matches = record is not None and record.value == operation.value
-                    return record.revision if matches and record is not None else None
-            return 0 if record is None else None  # nothing but a delete
-        except MetadataUnavailable:
-            await _back_off(context, attempt)
-    raise MetadataUnavailable(f"{operations[0].key} could not be read again")
-
-
-async def _back_off(context: "Context", attempt: int) -> None:
-    bound = min(RETRY_S_MIN * 2**attempt, RETRY_S_MAX)
-    await asyncio.sleep(bound * context.rng.uniform(0.5, 1.0))
+    async def _back_off(self, attempt: int) -> None:
+        bound = min(RETRY_S_MIN * 2**attempt, RETRY_S_MAX)
+        await asyncio.sleep(bound * self._context.rng.uniform(0.5, 1.0))

@@ -9,13 +9,14 @@ A ledger leaves the record before its bytes go: its id moves to `deleting`, and 
 there by the first write after the deletion, so whatever a crash interrupts is taken up again. One
 that cannot be deleted now stays there, and the others go.
 
-Every write carries the claim of the topic's owner, and is repeated where its outcome is unknown:
-see `guarded`.
+Every write goes through the instance's `Tenure` (`guarded`), which repeats it while its outcome is
+unknown. If it stays unknown, the next write reads the record first.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -28,7 +29,7 @@ from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
-from magnetar.managed_ledger.guarded import create_guarded, write_guarded
+from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.record import (
     LedgerItem,
@@ -36,7 +37,14 @@ from magnetar.managed_ledger.record import (
     encode,
     managed_ledger_key,
 )
-from magnetar.metadata.store import BadRevision, Delete, MetadataUnavailable, Operation, Put
+from magnetar.metadata.store import (
+    BadRevision,
+    Check,
+    Delete,
+    MetadataUnavailable,
+    Operation,
+    Put,
+)
 
 T = TypeVar("T")
 
@@ -45,30 +53,45 @@ OnFenced = Callable[[ManagedLedgerFenced], None]
 log = get_logger("magnetar.managed_ledger")
 
 
+@dataclass(frozen=True, slots=True)
+class _Unanswered:
+    """A write whose outcome is unknown, and what memory makes of it if it landed."""
+
+    record: ManagedLedgerRecord
+    removed: Collection[int] = frozenset()
+    """Ledgers that it takes out of the list."""
+    unlisted: tuple[int, ...] = ()
+    """A ledger that it creates: without a writer, it stays empty."""
+
+
 class LedgerList:
     """See the module's text."""
 
     __slots__ = (
         "_context",
+        "_created",
         "_deleting",
         "_index",
         "_lock",
         "_on_fenced",
         "_record",
         "_revision",
+        "_tenure",
+        "_unanswered",
         "_unlisted",
         "name",
     )
 
     def __init__(
         self,
-        name: str,
+        tenure: Tenure,
         record: ManagedLedgerRecord,
         revision: int,
         index: LedgerIndex,
         context: Context,
     ) -> None:
-        self.name = name
+        self.name = tenure.name
+        self._tenure = tenure
         self._record = record
         self._revision = revision
         self._index = index
@@ -78,6 +101,9 @@ class LedgerList:
         self._unlisted: tuple[int, ...] = ()
         self._deleting = False
         self._on_fenced: OnFenced | None = None
+        self._unanswered: list[_Unanswered] = []
+        # Cursors whose creation was not answered, by key.
+        self._created: dict[str, Put] = {}
 
     @property
     def record(self) -> ManagedLedgerRecord:
@@ -102,6 +128,7 @@ class LedgerList:
 
     async def _create_ledger(self, quorums: Quorums | None) -> LedgerWriter:
         async with self.locked():
+            await self._find_out()
             while True:
                 created_ms = self._context.clock.now_ms()
                 planned: dict[int, ManagedLedgerRecord] = {}
@@ -116,14 +143,17 @@ class LedgerList:
                     planned[ledger_id] = self._changed(ledgers=(*_items(self._index.infos), new))
                     return self._put(planned[ledger_id])
 
-                with self._fencing():
-                    created = await create_guarded(
-                        self._context,
-                        self.name,
-                        {"magnetar.managed-ledger": self.name},
-                        with_ledger,
-                        quorums,
-                    )
+                try:
+                    with self._fencing():
+                        created = await self._tenure.create(
+                            {"magnetar.managed-ledger": self.name}, with_ledger, quorums
+                        )
+                except MetadataUnavailable:
+                    self._unanswered = [
+                        _Unanswered(record, unlisted=(ledger_id,))
+                        for ledger_id, record in planned.items()
+                    ]
+                    raise
                 self._written(planned[created.ledger_id], created.revision)
                 if created.writer is not None:
                     self._index.add(LedgerInfo(created.ledger_id, created_ms))
@@ -137,6 +167,7 @@ class LedgerList:
 
     async def _remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
         async with self.locked():
+            await self._find_out()
             removed = choose()
             if not removed:
                 return []
@@ -147,7 +178,8 @@ class LedgerList:
                     ledgers=_items(i for i in self._index.infos if i.ledger_id not in gone),
                     last_position=last,
                     deleting=(*self._record.deleting, *sorted(gone)),
-                )
+                ),
+                removed=gone,
             )
             self._index.remove(gone)
             return removed
@@ -162,7 +194,7 @@ class LedgerList:
 
     def delete_retired_soon(self) -> None:
         """Frees what the ledgers take that the record says are to be deleted."""
-        if self._record.deleting and not self._deleting:
+        if self._record.deleting and not self._deleting and self._tenure.error is None:
             self._deleting = True
             self._context.tasks.start(self._delete_retired(), f"retire {self.name}")
 
@@ -180,9 +212,14 @@ class LedgerList:
             self._deleting = False
 
     async def _deleted_of(self, retired: tuple[int, ...]) -> set[int]:
-        """Those of them that are gone now; raises MetadataUnavailable."""
+        """Those of them that are gone now; raises MetadataUnavailable, or why this instance ended.
+
+        No write of a former instance names them again: they left the record for good. So the bytes
+        may go although this instance has not written the record.
+        """
         gone: set[int] = set()
         for ledger_id in retired:
+            self._tenure.check()
             try:
                 await self._context.ledgers.delete(ledger_id)
             except MetadataUnavailable:
@@ -207,17 +244,48 @@ class LedgerList:
         )
 
     async def terminate(self, position: Position) -> None:
-        """Records where the log ends for good."""
-        await self._whole(self._write_changed(lambda: self._changed(terminated_at=position)))
+        """Records the last position of the log, unless one is recorded."""
+        await self._whole(self._terminate(position))
 
-    async def create_cursor(self, put: Put) -> int:
-        """Writes a new cursor's record; its revision. Needs `locked`."""
+    async def _terminate(self, position: Position) -> None:
+        async with self.locked():
+            await self._find_out()
+            if self._record.terminated_at is None:
+                await self._write(self._changed(terminated_at=position))
+
+    async def create_cursor(self, put: Put) -> tuple[Put, int]:
+        """Writes a new cursor's record; what was written, and its revision. Needs `locked`.
+
+        If an earlier attempt had no answer and landed, that is the cursor. None lands after the
+        managed ledger was deleted: its record is checked.
+        """
+        await self._find_out()
+        check = Check(managed_ledger_key(self.name), self._revision)
         with self._fencing():
-            return await write_guarded(self._context, self.name, [put])
+            try:
+                revision = await self._tenure.write([put, check])
+            except MetadataUnavailable:
+                self._created[put.key] = put
+                raise
+            except BadRevision as error:
+                if error.key != put.key:
+                    raise
+                earlier = self._created.pop(put.key, None)
+                stored = await self._context.store.get(put.key)
+                if earlier is None or stored is None or stored.value != earlier.value:
+                    raise
+                return earlier, stored.revision
+            self._created.pop(put.key, None)
+            return put, revision
 
     async def delete_cursor(self, cursor_log: CursorLog) -> None:
-        """Deletes a cursor's record; its ledgers become this record's to delete."""
-        async with cursor_log.locked(), cursor_log.recording(), self.locked():
+        """Deletes a cursor's record; its ledgers become this record's to delete.
+
+        Needs `cursor_log.locked`. Raises MetadataUnavailable if the outcome is unknown.
+        """
+        async with cursor_log.recording(), self.locked():
+            await cursor_log.find_out()
+            await self._find_out()
             operations: list[Operation] = [Delete(cursor_log.key, cursor_log.revision)]
             ledger_ids = cursor_log.ledger_ids
             record = self._changed(deleting=(*self._record.deleting, *ledger_ids))
@@ -225,10 +293,31 @@ class LedgerList:
                 operations.append(self._put(record))
             # The record's own write first: by it a repetition is told from another's write.
             operations.reverse()
-            with self._fencing():
-                revision = await write_guarded(self._context, self.name, operations)
+            try:
+                with self._fencing():
+                    revision = await self._tenure.write(operations)
+            except MetadataUnavailable:
+                if ledger_ids:
+                    self._unanswered = [_Unanswered(record)]
+                raise
             if ledger_ids:
                 self._written(record, revision)
+
+    async def keep_cursor(self, cursor_log: CursorLog) -> bool:
+        """Whether a cursor exists whose deletion had an unknown outcome.
+
+        If it does, its record is written again, so that the deletion cannot land any more. Needs
+        `cursor_log.locked`.
+        """
+        async with cursor_log.recording(), self.locked():
+            stored = await self._context.store.get(cursor_log.key)
+            if stored is None:
+                await self._find_out()
+                return False
+            with self._fencing():
+                put = Put(cursor_log.key, stored.value, cursor_log.revision)
+                cursor_log.rewritten(await self._tenure.write([put]))
+            return True
 
     # -- writing
 
@@ -237,6 +326,7 @@ class LedgerList:
 
     async def _write_changed(self, changed: Callable[[], ManagedLedgerRecord]) -> None:
         async with self.locked():
+            await self._find_out()
             await self._write(changed())
 
     def _changed(
@@ -263,10 +353,32 @@ class LedgerList:
     def _put(self, record: ManagedLedgerRecord) -> Put:
         return Put(managed_ledger_key(self.name), encode(record), self._revision)
 
-    async def _write(self, record: ManagedLedgerRecord) -> None:
-        with self._fencing():
-            revision = await write_guarded(self._context, self.name, [self._put(record)])
+    async def _write(
+        self, record: ManagedLedgerRecord, *, removed: Collection[int] = frozenset()
+    ) -> None:
+        try:
+            with self._fencing():
+                revision = await self._tenure.write([self._put(record)])
+        except MetadataUnavailable:
+            self._unanswered = [_Unanswered(record, removed)]
+            raise
         self._written(record, revision)
+
+    async def _find_out(self) -> None:
+        """Reads the record if the outcome of the last write is unknown. Needs `locked`.
+
+        If the write landed, memory follows. If another write did, the next one fails by the
+        revision.
+        """
+        if not self._unanswered:
+            return
+        stored = await self._context.store.get(managed_ledger_key(self.name))
+        unanswered, self._unanswered = self._unanswered, []
+        for one in unanswered:
+            if stored is not None and stored.value == encode(one.record):
+                self._written(one.record, stored.revision)
+                self._index.remove(set(one.removed))
+                self._unlisted = (*self._unlisted, *one.unlisted)
 
     def _written(self, record: ManagedLedgerRecord, revision: int) -> None:
         self._record, self._revision = record, revision
@@ -279,9 +391,11 @@ class LedgerList:
             yield
         except BadRevision as error:
             fenced = ManagedLedgerFenced(f"{self.name} has another owner: {error}")
+            self._tenure.end(fenced)
             self._tell(fenced)
             raise fenced from error
         except ManagedLedgerFenced as error:
+            self._tenure.end(error)
             self._tell(error)
             raise
 

@@ -1,7 +1,8 @@
 """A topic's log: ledgers in a row, of which the last may grow, and the cursors on them.
 
 Parts: `LedgerIndex` (which entries there are), `Appender` (the writing end), `LedgerList` (the
-metadata record and the deletion of ledgers), the cursors, and the process-wide `EntryCache`.
+metadata record and the deletion of ledgers), `Cursors`, and the process-wide `EntryCache`. Every
+write of a record goes through the instance's `Tenure`, which `close` and `abandon` end.
 Opening an idle one writes nothing: the first append creates a ledger. All of it is the loop's.
 
 Invariants: positions only grow, also over restarts; what was confirmed is readable until every
@@ -9,9 +10,11 @@ durable cursor has passed it and retention lets it go; one owner writes, and a s
 write fences the first. Follows ManagedLedgerImpl in what callers see.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
+from typing import Final
 
-from magnetar.core.errors import Conflict, MagnetarError, NotFound
+from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.log import get_logger
 from magnetar.ledger.settings import Quorums
@@ -21,18 +24,21 @@ from magnetar.managed_ledger.cache import CachedRun
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor import Cursor, mark_delete_before
 from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.cursors import Cursors
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.entry_source import EntrySource
-from magnetar.managed_ledger.errors import CursorClosed
+from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerClosed
+from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
-from magnetar.managed_ledger.record import CursorRecord, cursor_key, encode
-from magnetar.managed_ledger.restoring import restore_again
 from magnetar.managed_ledger.retaining import Retaining
 from magnetar.managed_ledger.settings import Retention
 from magnetar.managed_ledger.stats import ManagedLedgerStats, managed_ledger_stats
 from magnetar.managed_ledger.trimming import consumed
-from magnetar.metadata.store import ABSENT, Put
+from magnetar.metadata.store import MetadataUnavailable, Record
+
+TERMINATE_RETRY_S: Final = 0.5
+TERMINATE_RETRY_S_MAX: Final = 30.0
 
 log = get_logger("magnetar.managed_ledger")
 
@@ -50,24 +56,25 @@ class ManagedLedger(Retaining):
         "_on_fenced",
         "_rank_opened",
         "_source",
-        "broken_cursors",
+        "_terminating",
         "name",
         "quorums",
+        "tenure",
     )
 
     def __init__(
         self,
-        name: str,
+        tenure: Tenure,
         index: LedgerIndex,
         ledger_list: LedgerList,
         context: Context,
         on_closed: Callable[["ManagedLedger"], None],
     ) -> None:
-        self.name = name
+        self.name = name = tenure.name
         self.retention: Retention | None = None
         self.quorums: Quorums | None = None
         """Of the ledgers that are created from now on; None: as the settings say."""
-        self.broken_cursors: dict[str, tuple[CursorLog, MagnetarError]] = {}
+        self.tenure = tenure
         self._index = index
         self._list = ledger_list
         self._context = context
@@ -78,7 +85,8 @@ class ManagedLedger(Retaining):
             self._appender.terminated()
         self._source = EntrySource(name, index, self._appender, context)
         ledger_list.when_fenced(self._appender.fence)
-        self._cursors: dict[str, Cursor] = {}
+        self._cursors = Cursors(self, tenure, index, ledger_list, context)
+        self._terminating = False
         self._rank_opened = index.rank_end
         self._trimming = False
 
@@ -128,16 +136,22 @@ class ManagedLedger(Retaining):
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
-        return self._cursors
+        return self._cursors.live
+
+    @property
+    def broken_cursors(self) -> Mapping[str, tuple[CursorLog, MagnetarError]]:
+        """Cursors whose stored state cannot be read, and why."""
+        return self._cursors.broken
 
     @property
     def terminated_at(self) -> Position | None:
-        """The last position of a terminated log."""
+        """The last position of a terminated log, once it is on record."""
         return self._list.record.terminated_at
 
     @property
     def terminated(self) -> bool:
-        return self._list.record.terminated_at is not None
+        """Whether appends are refused for good; `terminated_at` follows."""
+        return self.terminated_at is not None or self._appender.state is AppenderState.TERMINATED
 
     @property
     def created_ms(self) -> int:
@@ -185,11 +199,21 @@ class ManagedLedger(Retaining):
         """Has `on_fenced` called when it shows that another owner took over."""
         self._on_fenced = on_fenced
 
-    def owner_changed(self) -> None:
+    def owner_changed(self, error: MagnetarError) -> None:
+        self.tenure.end(error)
         self._on_fenced()
 
+    def when_settled(self, on_settled: Callable[[str], None]) -> None:
+        """Has `on_settled` called with a cursor's name when a doubt about it has ended."""
+        self._cursors.on_settled = on_settled
+
     def cursor_fenced(self, error: MagnetarError) -> None:
+        self.tenure.end(error)
         self._appender.fence(error)
+
+    def cursors_changed(self) -> None:
+        # Entries that no cursor will read need not be kept in memory.
+        self._appender.caching = bool(self._cursors.live)
 
     # -- for the appender
 
@@ -271,37 +295,11 @@ class ManagedLedger(Retaining):
         `initial` is a position, "earliest" or "latest". With `before_kept` it may stand before
         what is kept: an artefact has what was trimmed. Raises CursorCorrupt and Conflict.
         """
-        self._check_open()
+        self.check_open()
         mark = mark_delete_before(self._index, _named(initial), before_kept=before_kept)
         return await self._context.tasks.finish(
-            self._open_cursor(name, mark, dict(properties or {})), f"cursor {name}"
+            self._cursors.open(name, mark, dict(properties or {})), f"cursor {name}"
         )
-
-    async def _open_cursor(
-        self, name: str, mark_delete: Position, properties: dict[str, str]
-    ) -> Cursor:
-        if name in self.broken_cursors:
-            return await restore_again(self, name, self._index, self._context)
-        async with self._list.locked():
-            if (existing := self._cursors.get(name)) is not None:
-                if not existing.durable:
-                    raise Conflict(f"{name} is a non-durable cursor of {self.name}")
-                return existing
-            self._check_open()
-            now_ms = self._context.clock.now_ms()
-            record = CursorRecord(
-                mark_delete=mark_delete,
-                created_ms=now_ms,
-                last_active_ms=now_ms,
-                switched_ms=now_ms,
-                properties=properties,
-            )
-            put = Put(cursor_key(self.name, name), encode(record), ABSENT)
-            revision = await self._list.create_cursor(put)
-            cursor_log = CursorLog(self._context, self.name, name, record, revision)
-            return self.adopt(
-                Cursor(name, self, self._index, record.mark_delete, self._context, cursor_log)
-            )
 
     def new_non_durable_cursor(
         self, name: str, start: Position, *, before_kept: bool = False
@@ -310,55 +308,37 @@ class ManagedLedger(Retaining):
 
         `before_kept` as for `open_cursor`.
         """
-        self._check_open()
-        existing = self._cursors.get(name)
-        if existing is not None and existing.durable:
-            raise Conflict(f"{name} is a durable cursor of {self.name}")
         mark = mark_delete_before(self._index, start, before_kept=before_kept)
-        return self.adopt(Cursor(name, self, self._index, mark, self._context, None))
+        return self._cursors.new_non_durable(name, mark)
 
-    def adopt(self, cursor: Cursor) -> Cursor:
-        """Takes a cursor that was created or read back into the list."""
-        self._cursors[cursor.name] = cursor
-        # Entries that no cursor will read need not be kept in memory.
-        self._appender.caching = True
-        return cursor
+    async def load_cursor(self, stored: Record) -> None:
+        """Restores the cursor of a record, when this is opened."""
+        await self._cursors.load(stored)
+
+    def cursor_in_doubt(self, name: str) -> bool:
+        """Whether the cursor may have been deleted, and the store has not said so yet."""
+        return name in self._cursors.doubted
 
     async def delete_cursor(self, name: str) -> None:
-        """Deletes the cursor and what it stored. Raises NotFound."""
-        await self._context.tasks.finish(self._delete_cursor(name), f"cursor {name}")
+        """Deletes the cursor, broken or not, and what it stored.
 
-    async def _delete_cursor(self, name: str) -> None:
-        cursor = self._cursors.get(name)
-        if cursor is None and name not in self.broken_cursors:
-            raise NotFound(f"no cursor {name} in {self.name}")
-        cursor_log = self.broken_cursors[name][0] if cursor is None else cursor.log
-        if cursor_log is not None:
-            await self._list.delete_cursor(cursor_log)
-        if cursor is not None:
-            cursor.abandon(CursorClosed(f"cursor {name} was deleted"))
-        if self._cursors.get(name) is cursor:
-            self._cursors.pop(name, None)
-        self.broken_cursors.pop(name, None)
-        self._appender.caching = bool(self._cursors)
-        self._list.delete_retired_soon()
-        self.trim_soon()
+        Raises NotFound, and MetadataUnavailable if the outcome is unknown: the cursor is then in
+        doubt, until `when_settled` says otherwise.
+        """
+        await self._context.tasks.finish(self._cursors.delete(name), f"cursor {name}")
 
     def forget_cursor(self, cursor: Cursor) -> None:
-        """Lets go of a non-durable cursor that nobody reads with any more. Idempotent."""
-        if self._cursors.get(cursor.name) is cursor:
-            del self._cursors[cursor.name]
-            self._appender.caching = bool(self._cursors)
-        cursor.abandon(CursorClosed(f"cursor {cursor.name} was deleted"))
+        """Drops a non-durable cursor that nobody reads with any more. Idempotent."""
+        self._cursors.forget(cursor)
 
     # -- trimming (see `retaining`)
 
     async def truncate(self) -> None:
         """Deletes everything readable now, whatever retention says; all cursors skip it."""
-        self._check_open()
+        self.check_open()
         await self._appender.roll_over()
         upto = self.last_confirmed
-        for cursor in self._cursors.values():
+        for cursor in self._cursors.live.values():
             cursor.ack_cumulative(upto)
         rank = self._index.rank(*upto)
         await self._remove(lambda: consumed(self._index, min(rank, self._consumed_rank())))
@@ -381,46 +361,80 @@ class ManagedLedger(Retaining):
 
     async def roll_over(self) -> None:
         """Closes the newest ledger; the next append begins a new one."""
-        self._check_open()
+        self.check_open()
         await self._appender.roll_over()
 
     async def terminate(self) -> Position:
-        """Takes no more entries, ever; the position of the last one."""
+        """Takes no more entries, ever; the position of the last one.
+
+        If the store does not answer, this raises MetadataUnavailable, appends stay refused, and the
+        end is recorded in the background.
+        """
         if self.terminated_at is not None:
             return self.terminated_at
-        self._check_open()
+        self.check_open()
         return await self._context.tasks.finish(self._terminate(), f"terminate {self.name}")
 
     async def _terminate(self) -> Position:
         await self._appender.finish(AppenderState.TERMINATED)
-        await self._list.terminate(self.last_confirmed)
+        try:
+            await self._list.terminate(self.last_confirmed)
+        except MetadataUnavailable:
+            if not self._terminating and self.tenure.error is None:
+                self._terminating = True
+                self._context.tasks.start(self._terminate_later(), f"terminate {self.name}")
+            raise
         return self.last_confirmed
 
-    async def close(self) -> None:
-        """Completes what was appended, writes the cursors, and lets go of everything. Idempotent.
+    async def _terminate_later(self) -> None:
+        delay_s = TERMINATE_RETRY_S
+        while self.terminated_at is None and self.tenure.error is None:
+            await asyncio.sleep(delay_s * self._context.rng.uniform(0.5, 1.0))
+            delay_s = min(2 * delay_s, TERMINATE_RETRY_S_MAX)
+            try:
+                await self._list.terminate(self.last_confirmed)
+            except MagnetarError as error:
+                log.info("end not recorded yet", managed_ledger=self.name, error=str(error))
+        self._terminating = False
+        self._appender.notify()  # drained consumers hear of the end
 
-        A fenced one only lets go.
+    async def close(self) -> None:
+        """Completes what was appended, writes the cursors, and ends this instance. Idempotent.
+
+        When it returns, no write of this instance is under way. A fenced instance only ends.
         """
         try:
             await self._appender.finish(AppenderState.CLOSED)
-            for cursor in list(self._cursors.values()):
+            if self._appender.state is AppenderState.TERMINATED and self.terminated_at is None:
+                try:
+                    await self._list.terminate(self.last_confirmed)
+                except MagnetarError as error:
+                    log.warning("end not recorded", managed_ledger=self.name, error=str(error))
+            for cursor in list(self._cursors.live.values()):
                 try:
                     await cursor.close()
                 except MagnetarError as error:
                     log.warning("cursor not closed", cursor=cursor.name, error=str(error))
         finally:
-            self.abandon()
+            self._end()
+            try:
+                await self.tenure.settled()
+            finally:
+                self._on_closed(self)
 
     def abandon(self) -> None:
-        """Lets go of everything without writing."""
-        error = CursorClosed(f"{self.name} is closed")
-        self._appender.close_now()
-        for cursor in self._cursors.values():
-            cursor.abandon(error)
-        self._source.forget_all()
+        """Ends this instance without writing: what is under way stops before its next write."""
+        self._end()
         self._on_closed(self)
 
-    def _check_open(self) -> None:
+    def _end(self) -> None:
+        self.tenure.end(ManagedLedgerClosed(f"{self.name} is closed"))
+        self._appender.close_now()
+        self._cursors.abandon(CursorClosed(f"{self.name} is closed"))
+        self._source.forget_all()
+
+    def check_open(self) -> None:
+        """Raises the reason if this instance is closed or fenced."""
         error = self._appender.error
         if error is not None and self._appender.state is not AppenderState.TERMINATED:
             raise error

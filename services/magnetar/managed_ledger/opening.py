@@ -1,7 +1,7 @@
 """Opens a managed ledger, and deletes one.
 
 Opening reads the record, ends the newest ledger if its last owner did not (which fences that owner)
-and reads the cursors back (`restoring`). Nothing is written unless there was something to end or to
+and reads the cursors back (`Cursors`). Nothing is written unless there was something to end or to
 finish, so opening idle topics is cheap.
 
 Deleting marks the record first; whoever finds the mark finishes the deletion.
@@ -19,8 +19,8 @@ from magnetar.compaction.deleting import discard
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.context import Context
-from magnetar.managed_ledger.cursor_log import CursorLog
-from magnetar.managed_ledger.guarded import check_claim, write_guarded
+from magnetar.managed_ledger.errors import ManagedLedgerClosed
+from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -28,15 +28,13 @@ from magnetar.managed_ledger.record import (
     NO_LEDGER,
     LedgerItem,
     ManagedLedgerRecord,
-    cursor_name,
     cursors_prefix,
     decode_cursor,
     decode_managed_ledger,
     encode,
     managed_ledger_key,
 )
-from magnetar.managed_ledger.restoring import restore_cursor
-from magnetar.metadata.store import ABSENT, BadRevision, Check, Delete, Put, Record
+from magnetar.metadata.store import ABSENT, BadRevision, Check, Delete, Put
 
 CURSORS_LOADED_AT_ONCE_MAX: Final = 32
 ATTEMPTS_MAX: Final = 8
@@ -54,41 +52,56 @@ async def open_managed_ledger(
 
     It is created in a transaction with `checks`; raises BadRevision of one that does not hold.
     """
-    record, revision = await _record(name, context, create=create, checks=checks)
+    # Before anything is read: what is read then is the state under this claim.
+    tenure = await Tenure.begin(context, name)
+    try:
+        return await _opened(tenure, context, create, checks, on_closed)
+    except BaseException:
+        # What the part that was opened has begun must not go on beside the next instance.
+        tenure.end(ManagedLedgerClosed(f"{name} could not be opened"))
+        raise
+
+
+async def _opened(
+    tenure: Tenure,
+    context: Context,
+    create: bool,
+    checks: Sequence[Check],
+    on_closed: Callable[[ManagedLedger], None],
+) -> ManagedLedger:
+    record, revision = await _record(tenure, context, create=create, checks=checks)
     index = LedgerIndex(record.last_position)
-    ledger_list = LedgerList(name, record, revision, index, context)
-    await _load_ledgers(record, index, ledger_list, context)
-    managed_ledger = ManagedLedger(name, index, ledger_list, context, on_closed)
-    cursors = await context.store.list(cursors_prefix(name))
+    ledger_list = LedgerList(tenure, record, revision, index, context)
+    await _load_ledgers(record, index, ledger_list, tenure, context)
+    managed_ledger = ManagedLedger(tenure, index, ledger_list, context, on_closed)
+    cursors = await context.store.list(cursors_prefix(tenure.name))
     for start in range(0, len(cursors), CURSORS_LOADED_AT_ONCE_MAX):
         some = cursors[start : start + CURSORS_LOADED_AT_ONCE_MAX]
-        await asyncio.gather(
-            *(_load_cursor(managed_ledger, index, stored, context) for stored in some)
-        )
+        await asyncio.gather(*map(managed_ledger.load_cursor, some))
     ledger_list.delete_retired_soon()
     managed_ledger.trim_soon()
     return managed_ledger
 
 
 async def _record(
-    name: str, context: Context, *, create: bool, checks: Sequence[Check]
+    tenure: Tenure, context: Context, *, create: bool, checks: Sequence[Check]
 ) -> tuple[ManagedLedgerRecord, int]:
-    key = managed_ledger_key(name)
+    key = managed_ledger_key(tenure.name)
     for _ in range(ATTEMPTS_MAX):
         stored = await context.store.get(key)
         if stored is not None:
             record = decode_managed_ledger(key, stored.value)
             if not record.deleted:
                 return record, stored.revision
-            await _finish_deletion(name, record, stored.revision, context)
+            await _finish_deletion(tenure, record, stored.revision, context)
             continue
         if not create:
-            raise NotFound(f"managed ledger {name} does not exist")
+            raise NotFound(f"managed ledger {tenure.name} does not exist")
         now_ms = context.clock.now_ms()
         record = ManagedLedgerRecord(created_ms=now_ms, modified_ms=now_ms)
         put = Put(key, encode(record), ABSENT)
         try:
-            return record, await write_guarded(context, name, [put, *checks])
+            return record, await tenure.write([put, *checks])
         except BadRevision as error:
             if error.key != key:  # else someone else created it meanwhile
                 raise
@@ -96,7 +109,11 @@ async def _record(
 
 
 async def _load_ledgers(
-    record: ManagedLedgerRecord, index: LedgerIndex, ledger_list: LedgerList, context: Context
+    record: ManagedLedgerRecord,
+    index: LedgerIndex,
+    ledger_list: LedgerList,
+    tenure: Tenure,
+    context: Context,
 ) -> None:
     for item in record.ledgers:
         if item.closed_ms:
@@ -115,7 +132,7 @@ async def _load_ledgers(
                 f"{managed_ledger_key(ledger_list.name)}: ledger {item.ledger_id} is unfinished, "
                 "but not the last"
             )
-        await check_claim(context, ledger_list.name)
+        await tenure.confirm()
         info = await _ended(ledger_list.name, item, context)
         index.add(info)
         if not info.entries:
@@ -147,18 +164,10 @@ async def _ended(name: str, item: LedgerItem, context: Context) -> LedgerInfo:
     )
 
 
-async def _load_cursor(
-    managed_ledger: ManagedLedger, index: LedgerIndex, stored: Record, context: Context
-) -> None:
-    record = decode_cursor(stored.key, stored.value)
-    name = cursor_name(stored.key)
-    cursor_log = CursorLog(context, managed_ledger.name, name, record, stored.revision)
-    await restore_cursor(managed_ledger, index, cursor_log, context)
-
-
 async def delete_managed_ledger(name: str, context: Context) -> None:
     """Deletes it with its cursors. Raises NotFound."""
     key = managed_ledger_key(name)
+    tenure = await Tenure.begin(context, name)
     for _ in range(ATTEMPTS_MAX):
         stored = await context.store.get(key)
         if stored is None:
@@ -168,22 +177,23 @@ async def delete_managed_ledger(name: str, context: Context) -> None:
         if not record.deleted:
             marked = msgspec.structs.replace(record, deleted=True)
             try:
-                revision = await write_guarded(context, name, [Put(key, encode(marked), revision)])
+                revision = await tenure.write([Put(key, encode(marked), revision)])
             except BadRevision:
                 continue  # its owner wrote: what it wrote is to be deleted too
-        await _finish_deletion(name, record, revision, context)
+        await _finish_deletion(tenure, record, revision, context)
         return
     raise MetadataError(f"{key} changed {ATTEMPTS_MAX} times while it was deleted")
 
 
 async def _finish_deletion(
-    name: str, record: ManagedLedgerRecord, revision: int, context: Context
+    tenure: Tenure, record: ManagedLedgerRecord, revision: int, context: Context
 ) -> None:
     """Deletes what is below a record that was marked at this revision, and the record.
 
     Who was paused meanwhile may find that it is done, and all of it made anew: what stands below
     another revision is not touched.
     """
+    name = tenure.name
     key = managed_ledger_key(name)
     for _ in range(ATTEMPTS_MAX):
         cursors = await context.store.list(cursors_prefix(name))
@@ -200,7 +210,7 @@ async def _finish_deletion(
                     await context.ledgers.delete(ledger_id)
             # By its revision: one that was just rolled has another ledger, which is to go too.
             with suppress(BadRevision):
-                await write_guarded(context, name, [Delete(stored.key, stored.revision)])
+                await tenure.write([Delete(stored.key, stored.revision)])
     ledger_ids = (*(item.ledger_id for item in record.ledgers), *record.deleting)
     for ledger_id in ledger_ids:
         await context.ledgers.delete(ledger_id)
@@ -210,7 +220,7 @@ async def _finish_deletion(
     if ledger_ids or record.last_position > EARLIEST:
         await _discard_compacted(name, record.created_ms, context)
     with suppress(BadRevision):  # it has gone
-        await write_guarded(context, name, [Delete(key, revision)])
+        await tenure.write([Delete(key, revision)])
 
 
 async def _discard_compacted(name: str, created_ms: int, context: Context) -> None:

@@ -11,8 +11,7 @@ from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.managed_ledger.appender import Appender, AppenderState
 from magnetar.managed_ledger.context import Context
-from magnetar.managed_ledger.cursor import Cursor
-from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.cursors import Cursors
 from magnetar.managed_ledger.entry_source import EntrySource
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
@@ -29,10 +28,9 @@ class Retaining:
 
     name: str
     retention: Retention | None
-    broken_cursors: dict[str, tuple[CursorLog, MagnetarError]]
     _appender: Appender
     _context: Context
-    _cursors: dict[str, Cursor]
+    _cursors: Cursors
     _index: LedgerIndex
     _list: LedgerList
     _source: EntrySource
@@ -66,9 +64,9 @@ class Retaining:
 
     def _consumed_rank(self) -> int:
         """The rank up to which every durable cursor has consumed."""
-        if self.broken_cursors:
+        if self._cursors.broken:
             return 0  # nobody knows what they still need
-        marks = [c.mark_delete for c in self._cursors.values() if c.durable]
+        marks = [c.mark_delete for c in self._cursors.live.values() if c.durable]
         return min((self._index.rank(*mark) for mark in marks), default=self._index.rank_end)
 
     def _trimmable(self, limit: Position | None = None) -> list[LedgerInfo]:

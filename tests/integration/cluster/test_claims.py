@@ -6,6 +6,7 @@ import pytest
 from tests.support.brokers import (
     NAMESPACE,
     TOPIC,
+    WITHIN_S,
     Cluster,
     Node,
     ask,
@@ -119,6 +120,56 @@ async def test_a_split_that_is_never_answered_leaves_what_the_store_says(
         await agreed(cluster)
         await writable(node)
         assert len(await owners(cluster)) == (2 if landed else 1)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+async def test_topics_of_a_split_that_is_never_answered_are_opened_under_the_claim_of_the_store(
+    landed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would go on under a claim that this broker has dropped."""
+    monkeypatch.setattr("magnetar.broker.ownership.claims.RETRY_S", 0.001)
+    async with running_cluster(1, bundles=1) as cluster:
+        node = await find(cluster)
+        await writable(node)
+        node.view.cut_off_by = landed
+        with pytest.raises(MetadataUnavailable):
+            await node.ownership.split(bundle_of(node))
+        assert node.service.topics.loaded(NAME) is None
+        node.view.cut_off = False
+        await find(cluster)
+        await writable(node)
+
+
+async def test_a_claim_keeps_its_origin_through_splits_and_no_further() -> None:
+    """What an instance of a topic may write under: splits of the claim that it was opened with."""
+    async with running_cluster(2, bundles=1) as cluster:
+        node = await find(cluster)
+        await writable(node)
+        topic = node.service.topics.loaded(NAME)
+        assert isinstance(topic, PersistentTopic)
+        ledger = topic.managed_ledger
+        first = await node.ownership.guard(ledger.name)
+        for _ in range(2):
+            await node.ownership.split(bundle_of(node))
+        split = await node.ownership.guard(ledger.name)
+        assert split.origin == first.origin
+        assert split.checks != first.checks
+        await ledger.set_properties({"after": "splits"})
+        assert not ledger.fenced
+        await moved_to_and_fro(cluster, 2)
+        assert await find(cluster) is node
+        back = await node.ownership.guard(ledger.name)
+        assert back.origin != first.origin
+        await node.expire()
+        async with asyncio.timeout(WITHIN_S):
+            while node.ownership.owns(NAME):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            while not node.ownership.serving:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            while node.ownership.claims.get(bundle_of(node)) is None:
+                await node.ownership.claims.take(bundle_of(node))
+        again = await node.ownership.guard(ledger.name)
+        assert again.origin not in (first.origin, back.origin)
 
 
 async def test_two_that_claim_while_the_store_answers_late() -> None:

@@ -1,13 +1,20 @@
 """Writes under a claim: they land while it stands, and an unknown outcome is found out."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
+from tests.support.held_store import HeldStore
 from tests.unit.ledger.stage import NAME, Stage, publish
 
 from magnetar.core.clock import SystemClock
+from magnetar.core.errors import MagnetarError
+from magnetar.ledger.bookies import LocalBookies
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import SINGLE
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.guarded import Grant
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Check, MetadataUnavailable, Operation
@@ -22,19 +29,25 @@ class Owner:
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
-        self.revision = 0
+        self.revision = self.origin = 0
         self.owned = True
         self.outdated: list[int] = []
         """Revisions that the guard still tells first."""
 
     async def claim(self) -> None:
+        """A claim that has nothing to do with the one before."""
+        await self.split()
+        self.origin = self.revision
+
+    async def split(self) -> None:
+        """Another record, of a part of what is claimed."""
         self.revision = await self.store.put(CLAIM, b"mine")
 
-    async def guard(self, name: str) -> tuple[Check, ...]:
+    async def guard(self, name: str) -> Grant:
         if not self.owned:
             raise ManagedLedgerFenced(f"{name} is not owned")
         revision = self.outdated.pop(0) if self.outdated else self.revision
-        return (Check(CLAIM, revision),)
+        return Grant(self.origin, (Check(CLAIM, revision),))
 
 
 class UnsureStore(MemoryStore):
@@ -177,6 +190,40 @@ async def test_a_write_that_is_never_answered_is_given_up() -> None:
     await factory.close()
 
 
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("landed", [True, False], ids=["landed", "not landed"])
+async def test_what_became_of_a_write_that_was_never_answered_is_found_out_by_the_next(
+    write: Write, landed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, the next write would take the topic for another owner's."""
+    monkeypatch.setattr("magnetar.managed_ledger.managed_ledger.TERMINATE_RETRY_S", 0.001)
+    stage = Stage()
+    stage.store = store = HeldStore()
+    hasty = replace(SINGLE, metadata_timeout_s=0.01)
+    client = LedgerClient(store, LocalBookies([stage.bookie]), stage.clock, hasty)
+    monkeypatch.setattr(stage, "client", lambda: client)
+    factory, ledger = await opened(stage, Owner(store))
+    store.lose(lambda operation: operation.key.startswith("/managed-ledgers"), lands=landed)
+    with pytest.raises(MagnetarError):
+        await write(ledger)
+    store.away = False
+    await ledger.set_properties({"b": "2"})
+    await ledger.open_cursor("old")
+    await ledger.cursors["old"].set_properties({"c": "3"})
+    await acked(ledger)
+    await ledger.open_cursor("new")
+    if not ledger.terminated:
+        await rolled(ledger)
+    assert not ledger.fenced
+    entries = ledger.entries_total
+    await factory.close()
+    reopened = await stage.factory().open(NAME, create=False)
+    assert reopened.entries_total == entries
+    assert reopened.properties["b"] == "2"
+    assert set(reopened.cursors) == {"old", "new"}
+    assert not reopened.broken_cursors
+
+
 async def test_a_claim_that_moved_is_taken_up() -> None:
     """As in a split: the record that is checked is another one by the time of the write."""
     stage = Stage()
@@ -185,7 +232,7 @@ async def test_a_claim_that_moved_is_taken_up() -> None:
     factory, ledger = await opened(stage, owner)
     for write in (rolled, acked, WRITES["properties"]):
         outdated = owner.revision
-        await owner.claim()
+        await owner.split()
         owner.outdated = [outdated]
         await write(ledger)
         assert not owner.outdated

@@ -173,3 +173,26 @@ async def test_a_read_that_hangs_ends_with_its_consumer(stored, bookie):
     bookie.hang = None
     _, sink = await stored.attach(subscription, "b", SubType.Exclusive)
     assert sink.texts == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("sub_type", SubType)
+async def test_a_read_that_fails_for_an_unforeseen_reason_is_retried(
+    stored, bookie, sub_type, monkeypatch
+):
+    await stored.publish_texts(3)
+    read, failures = bookie.read_entries, [RuntimeError("a mistake"), KeyError("another")]
+
+    async def mistaken(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return await read(*args, **kwargs)
+
+    monkeypatch.setattr(bookie, "read_entries", mistaken)
+    subscription, consumer, sink = await subscribe(stored, sub_type)
+    await until(lambda: len(sink.texts) == 3)
+    assert not failures
+    sink.take()
+    failures.append(RuntimeError("when it is sent again"))
+    subscription.redeliver(consumer)
+    await until(lambda: len(sink.texts) == 3)
+    assert sorted(sink.texts) == ["0", "1", "2"]

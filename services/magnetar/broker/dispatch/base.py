@@ -108,7 +108,7 @@ class Dispatcher(ABC):
             self._in_turn = False
         if budget <= 0:
             self._dispatch_later()
-        elif self.ledger.terminated:
+        elif self.ledger.terminated_at is not None:
             self.tell_end()
 
     def _dispatch_later(self) -> None:

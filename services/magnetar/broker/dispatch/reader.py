@@ -12,8 +12,9 @@ once instead of waiting for the garbage collector.
   dispatcher empties the buffer.
 
 Bounds: at most two reads of `read_entries_max` entries and `read_bytes_max` bytes are held.
-A read that fails is retried with back-off for as long as the reader is open, and `failure` shows
-it meanwhile: an entry that cannot be read is skipped only where `skip_unreadable` says so.
+A read that fails, for whatever reason, is retried with back-off for as long as the reader is open,
+and `failure` shows it meanwhile: an entry that cannot be read is skipped only where
+`skip_unreadable` says so.
 """
 
 import asyncio
@@ -193,7 +194,7 @@ class EntryReader:
                 )
                 self.failure = None
                 break
-            except (MagnetarError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - else the subscription would stand still
                 if isinstance(error, EntryCorrupt) and self._limits.skip_unreadable:
                     start = self._skip(start, error)
                     continue
@@ -209,12 +210,14 @@ class EntryReader:
     def _failed(self, position: Position, error: Exception) -> None:
         attempts = self.failure.attempts if self.failure else 0
         self.failure = ReadFailure(position, str(error) or type(error).__name__, attempts + 1)
+        foreseen = isinstance(error, MagnetarError | TimeoutError)
         log.warning(
             "read failed, will be retried",
             cursor=self._cursor.name,
             position=str(position),
             attempts=attempts + 1,
             error=self.failure.error,
+            exc_info=None if foreseen else error,
         )
 
     def _skip(self, position: Position, error: EntryCorrupt) -> Position:

@@ -134,13 +134,17 @@ class ReplayReader:
 
     async def _read_due(self) -> None:
         me = asyncio.current_task()
-        while self._task is me and self._ready_bytes < self._limits.read_bytes_max:
-            due = sorted(position for position, due in self._wanted.items() if due)
-            if not due:
-                break
-            await self._read_run(*adjacent_run(due[:REPLAY_READ_ENTRIES_MAX]), me)
-        if self._task is me:
-            self._task = None
+        try:
+            while self._task is me and self._ready_bytes < self._limits.read_bytes_max:
+                due = sorted(position for position, due in self._wanted.items() if due)
+                if not due:
+                    break
+                await self._read_run(*adjacent_run(due[:REPLAY_READ_ENTRIES_MAX]), me)
+        finally:
+            ended = self._task is me
+            if ended:
+                self._task = None  # also after an error of the dispatcher: the next `take` reads on
+        if ended:
             self._on_ready(())  # who held back for these may go on
 
     async def _read_run(
@@ -153,7 +157,7 @@ class ReplayReader:
                 self._ledger.read(Position(*first), count, self._limits.read_bytes_max),
                 READ_TIMEOUT_S,
             )
-        except (MagnetarError, TimeoutError) as failed:
+        except Exception as failed:  # noqa: BLE001 - else the positions would never come again
             error = failed
         if self._task is not me:
             return
@@ -184,9 +188,11 @@ class ReplayReader:
         known = self.failures.get(position)
         attempts = known.attempts + 1 if known else 1
         text = repr(error) if error else "the entry is in no ledger"
+        foreseen = isinstance(error, MagnetarError | TimeoutError | None)
         self.failures[position] = ReadFailure(Position(*position), text, attempts)
         log.warning("replay read failed, will be retried", cursor=self._cursor.name,
-                    position=str(Position(*position)), attempts=attempts, error=text)  # fmt: skip
+                    position=str(Position(*position)), attempts=attempts, error=text,
+                    exc_info=None if foreseen else error)  # fmt: skip
         self._wanted[position] = False
         delay_s = min(RETRY_MIN_S * 2 ** min(attempts - 1, 16), RETRY_MAX_S)
         self._retry_in(position, delay_s * random.uniform(0.8, 1.2))

@@ -70,6 +70,9 @@ class Claim:
     bundle: Bundle
     revision: int
     since_ms: int
+    origin: int
+    """Revision of the claim that this one is, or came from by splits alone. A revision is used only
+    once, so a bundle that was lost and claimed anew has another origin."""
     state: ClaimState = ClaimState.HELD
     settled: "asyncio.Future[None] | None" = None
     """While it is being split: done when the parts stand in its place, or it stays whole."""
@@ -171,8 +174,11 @@ class Claims:
         moved = claim.state is ClaimState.SPLITTING or self._claims.get(claim.bundle) is not claim
         return moved or (record is not None and record.revision == claim.revision)
 
-    def adopt(self, bundle: Bundle, record: Record) -> Claim | None:
-        """The claim that a record of the store is, where it is this broker's and still stands."""
+    def adopt(self, bundle: Bundle, record: Record, whole: Claim | None = None) -> Claim | None:
+        """The claim that a record of the store is, if it is this broker's and still stands.
+
+        `whole` is the claim of which it is a part.
+        """
         known = self._claims.get(bundle)
         if known is not None and known.revision == record.revision:
             return known
@@ -180,7 +186,8 @@ class Claims:
         owner = decode_ownership(record.key, record.value)
         if not self.is_own(owner) or not self._session.valid or not self._seen(record):
             return None
-        claim = self._claims[bundle] = Claim(bundle, record.revision, self._now_ms())
+        origin = record.revision if whole is None else whole.origin
+        claim = self._claims[bundle] = Claim(bundle, record.revision, self._now_ms(), origin)
         log.info("bundle claimed", bundle=str(bundle), revision=record.revision)
         return claim
 
@@ -284,7 +291,7 @@ class Claims:
         parts = parts_of(claim.bundle, positions)
         for part in parts:
             # As the watch would: where the lease was lost meanwhile they went with it.
-            self.adopt(part, Record(ownership_key(part), value, revision))
+            self.adopt(part, Record(ownership_key(part), value, revision), claim)
         self._rings.seen(policies)
         self.drop(claim.bundle)
         log.info("bundle split", bundle=str(claim.bundle), parts=[part.range for part in parts])

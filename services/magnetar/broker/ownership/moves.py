@@ -20,6 +20,7 @@ from magnetar.broker.ownership.splitting import split_positions
 from magnetar.core.errors import Conflict, MetadataError, NotFound, PreconditionFailed
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.metadata.store import MetadataUnavailable
 
 if TYPE_CHECKING:
     from magnetar.broker.ownership.ownership import ServedTopics
@@ -82,7 +83,16 @@ class Moves:
         cuts = split_positions(bundle, algorithm, loads, positions)
         if not cuts:
             raise PreconditionFailed(f"{bundle} cannot be split by {algorithm}")
-        return await self._tasks.finish(self._known.claims.split(claim, cuts), f"split {bundle}")
+        return await self._tasks.finish(self._split(claim, cuts), f"split {bundle}")
+
+    async def _split(self, claim: Claim, cuts: Sequence[int]) -> list[Bundle]:
+        try:
+            return await self._known.claims.split(claim, cuts)
+        except MetadataUnavailable:
+            # The claim was dropped, and a claim of the parts is another one: its topics are opened
+            # under that.
+            self._topics.abandon(claim.bundle.holds)
+            raise
 
     def _held(self, bundle: Bundle) -> Claim:
         claim = self._known.claims.get(bundle)

@@ -36,6 +36,7 @@ from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
+from magnetar.managed_ledger.guarded import Grant
 from magnetar.metadata.following import Following
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import Check, MetadataStore, Record
@@ -224,7 +225,7 @@ class ClusterOwnership:
         """Where the topic is served; see `lookup`."""
         return await self._lookups.locate(name, authoritative=authoritative)
 
-    async def guard(self, name: str) -> tuple[Check, ...]:
+    async def guard(self, name: str) -> Grant:
         """See `managed_ledger.guarded`."""
         topic = topic_of_ledger(name)
         while True:
@@ -233,7 +234,7 @@ class ClusterOwnership:
             if claim is None:
                 raise ManagedLedgerFenced(f"{name} is not owned by this broker")
             if claim.settled is None:
-                return (Check(claim.key, claim.revision),)
+                return Grant(claim.origin, (Check(claim.key, claim.revision),))
             await asyncio.shield(claim.settled)
 
     # -- what is done

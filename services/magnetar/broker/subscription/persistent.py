@@ -215,7 +215,7 @@ class PersistentSubscription:
         if dispatcher is not None:
             dispatcher.settle(consumer, ledger_id, entry_id)
             dispatcher.woken()
-            if self.ledger.terminated:
+            if self.ledger.terminated_at is not None:
                 dispatcher.tell_end()
 
     def ack(
@@ -240,7 +240,7 @@ class PersistentSubscription:
         dispatcher = self.dispatcher
         if dispatcher is not None:
             dispatcher.woken()
-            if self.ledger.terminated:
+            if self.ledger.terminated_at is not None:
                 dispatcher.tell_end()
         if on_done is not None:
             if error is not None:

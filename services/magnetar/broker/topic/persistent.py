@@ -85,6 +85,7 @@ class PersistentTopic(GovernedTopic):
         self.producers = ProducerRegistry(
             self.full_name, None if epoch is None else int(epoch), self._store_epoch, self._tasks
         )
+        managed_ledger.when_settled(self._cursor_settled)
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = self._subscription(cursor.name)
 
@@ -278,17 +279,24 @@ class PersistentTopic(GovernedTopic):
             self._forget(name, ended)
             raise SubscriptionNotFound(f"Subscription {name} not found") from error
         except Exception:
-            if self._forget(name, ended) and name in self.managed_ledger.cursors:
-                self.subscriptions[name] = self._subscription(name)  # as before
+            # In doubt, the subscription stays ended until the store has answered.
+            doubt = self.managed_ledger.cursor_in_doubt(name)
+            if ended is not None and self.subscriptions.get(name) is ended and not doubt:
+                self._cursor_settled(name)
             raise
         self._forget(name, ended)
 
-    def _forget(self, name: str, subscription: PersistentSubscription | None) -> bool:
-        """Whether it was this one that had the name."""
-        if subscription is None or self.subscriptions.get(name) is not subscription:
-            return False
-        del self.subscriptions[name]
-        return True
+    def _forget(self, name: str, subscription: PersistentSubscription | None) -> None:
+        if subscription is not None and self.subscriptions.get(name) is subscription:
+            del self.subscriptions[name]
+
+    def _cursor_settled(self, name: str) -> None:
+        """It is known whether the cursor of an ended subscription exists: both go on, or none."""
+        ended = self.subscriptions.pop(name, None)
+        if ended is not None:
+            ended.end()
+            if name in self.managed_ledger.cursors:
+                self.subscriptions[name] = self._subscription(name)
 
     @property
     def broken_subscriptions(self) -> Mapping[str, MagnetarError]:
@@ -401,7 +409,8 @@ class PersistentTopic(GovernedTopic):
         """Makes what is known durable; nobody is told yet.
 
         What producers had sent is stored and receipted, so that they do not send it again. What
-        they send meanwhile is not taken. Consumers get nothing more; what they ack still counts.
+        they send meanwhile is not taken. Consumers get nothing more. What they ack counts until
+        their cursor is closed; a later ack is dropped, and gets an error if it asks for a receipt.
         """
         self._closing = True
         self._take_no_more()

@@ -1,0 +1,281 @@
+"""The cursors of one managed ledger: creates, restores and deletes them.
+
+A cursor that cannot be read back does not keep the topic from being opened: it is `broken` and
+holds its data back as of its record. A subscriber makes this class try again, since the reason may
+have passed (the bookies of its ledger were away); if it has not, the subscriber gets the reason.
+
+A deletion ends the cursor before it deletes the record, so that no write of the cursor meets a
+record that is gone. If the deletion fails, the cursor resumes. If its outcome is unknown, the
+cursor stays ended, and its acks get no receipt, until the store has said whether it still exists:
+a background task asks, and so does everyone who opens or deletes the cursor.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from magnetar.core.errors import Conflict, MagnetarError, NotFound
+from magnetar.core.ids import Position
+from magnetar.core.log import get_logger
+from magnetar.managed_ledger.context import Context
+from magnetar.managed_ledger.cursor import Cursor, CursorOwner
+from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.errors import CursorClosed, CursorCorrupt
+from magnetar.managed_ledger.guarded import Tenure
+from magnetar.managed_ledger.index import LedgerIndex
+from magnetar.managed_ledger.ledger_list import LedgerList
+from magnetar.managed_ledger.record import (
+    CursorRecord,
+    cursor_key,
+    cursor_name,
+    decode_cursor,
+    encode,
+)
+from magnetar.metadata.store import ABSENT, MetadataUnavailable, Put, Record
+
+SETTLE_RETRY_S: Final = 0.5
+SETTLE_RETRY_S_MAX: Final = 30.0
+
+log = get_logger("magnetar.managed_ledger")
+
+
+class CursorsOwner(CursorOwner, Protocol):
+    """What the cursors ask of their managed ledger."""
+
+    def check_open(self) -> None:
+        """Raises the reason if the managed ledger takes no new cursors."""
+
+    def cursors_changed(self) -> None:
+        """Called after a cursor came or went."""
+
+
+class Cursors:
+    """See the module's text."""
+
+    __slots__ = (
+        "_context",
+        "_index",
+        "_list",
+        "_owner",
+        "_tenure",
+        "broken",
+        "doubted",
+        "live",
+        "on_settled",
+    )
+
+    def __init__(
+        self,
+        owner: CursorsOwner,
+        tenure: Tenure,
+        index: LedgerIndex,
+        ledger_list: LedgerList,
+        context: Context,
+    ) -> None:
+        self.live: dict[str, Cursor] = {}
+        self.broken: dict[str, tuple[CursorLog, MagnetarError]] = {}
+        self.doubted: dict[str, tuple[CursorLog, CursorClosed]] = {}
+        """Cursors that may have been deleted; they are `live` or `broken` as well."""
+        self.on_settled: Callable[[str], None] = lambda _name: None
+        self._owner = owner
+        self._tenure = tenure
+        self._index = index
+        self._list = ledger_list
+        self._context = context
+
+    # -- opening
+
+    async def open(self, name: str, mark_delete: Position, properties: dict[str, str]) -> Cursor:
+        """The durable cursor of this name; creates it if there is none."""
+        await self._settle(name)
+        if name in self.broken:
+            return await self._restore_again(name)
+        async with self._list.locked():
+            if (existing := self.live.get(name)) is not None:
+                if not existing.durable:
+                    raise Conflict(f"{name} is a non-durable cursor of {self._tenure.name}")
+                return existing
+            self._owner.check_open()
+            now_ms = self._context.clock.now_ms()
+            record = CursorRecord(
+                mark_delete=mark_delete,
+                created_ms=now_ms,
+                last_active_ms=now_ms,
+                switched_ms=now_ms,
+                properties=properties,
+            )
+            put = Put(cursor_key(self._tenure.name, name), encode(record), ABSENT)
+            put, revision = await self._list.create_cursor(put)
+            record = decode_cursor(put.key, put.value)
+            cursor_log = CursorLog(self._context, self._tenure, name, record, revision)
+            return self.adopt(self._cursor(name, record.mark_delete, cursor_log))
+
+    def new_non_durable(self, name: str, mark_delete: Position) -> Cursor:
+        """A cursor in memory only."""
+        self._owner.check_open()
+        existing = self.live.get(name)
+        if existing is not None and existing.durable:
+            raise Conflict(f"{name} is a durable cursor of {self._tenure.name}")
+        return self.adopt(self._cursor(name, mark_delete, None))
+
+    def adopt(self, cursor: Cursor) -> Cursor:
+        """Adds a cursor that was created or read back, unless the instance has ended."""
+        self._tenure.check()
+        self.live[cursor.name] = cursor
+        self._owner.cursors_changed()
+        return cursor
+
+    def _cursor(self, name: str, mark_delete: Position, cursor_log: CursorLog | None) -> Cursor:
+        return Cursor(name, self._owner, self._index, mark_delete, self._context, cursor_log)
+
+    # -- restoring
+
+    async def load(self, stored: Record) -> None:
+        """Restores the cursor of a record that was read when the managed ledger was opened."""
+        record = decode_cursor(stored.key, stored.value)
+        name = cursor_name(stored.key)
+        cursor_log = CursorLog(self._context, self._tenure, name, record, stored.revision)
+        await self._restore(name, cursor_log)
+
+    async def _restore(self, name: str, cursor_log: CursorLog) -> Cursor | None:
+        """The cursor as it was last written; None if it is broken."""
+        try:
+            state = await cursor_log.load()
+        except CursorCorrupt as error:
+            log.error("cursor cannot be read", error=str(error))
+            self.broken[name] = (cursor_log, error)
+            return None
+        mark = state.mark_delete
+        if mark > self._index.last_confirmed:
+            # Only confirmed entries can be acked: the log itself must have lost some.
+            log.error(
+                "cursor is beyond the log",
+                cursor=cursor_log.key,
+                mark_delete=str(mark),
+                last_confirmed=str(self._index.last_confirmed),
+            )
+            mark = self._index.last_confirmed
+        cursor = self._cursor(name, Position(*mark), cursor_log)
+        cursor.restore(state.holes, state.batches)
+        cursor.skip_acked()
+        self.adopt(cursor)
+        self.broken.pop(name, None)
+        if cursor_log.record.deleting:
+            self._context.tasks.start(cursor.retire(), f"retire {cursor_log.key}")
+        return cursor
+
+    async def _restore_again(self, name: str) -> Cursor:
+        """The broken cursor, if it can be read now; raises CursorCorrupt if it cannot."""
+        cursor_log, _ = self.broken[name]
+        async with cursor_log.locked():
+            cursor = self.live.get(name)
+            if cursor is None and name in self.broken:
+                cursor = await self._restore(name, cursor_log)
+                if cursor is None:
+                    raise self.broken[name][1]
+        if cursor is None:
+            raise NotFound(f"cursor {name} was deleted meanwhile")
+        return cursor
+
+    # -- deleting
+
+    async def delete(self, name: str) -> None:
+        """Deletes the cursor and what it stored.
+
+        Raises NotFound, and MetadataUnavailable if the outcome is unknown.
+        """
+        if not await self._exists(name):
+            return  # an earlier deletion without an answer has happened
+        cursor = self.live.get(name)
+        if cursor is not None and cursor.log is None:
+            self.forget(cursor)
+            return
+        cursor_log = self._log_of(name)
+        error = CursorClosed(f"cursor {name} was deleted")
+        async with cursor_log.locked():
+            if self._log_of(name) is not cursor_log:
+                raise NotFound(f"cursor {name} was deleted meanwhile")
+            self._end(name, cursor_log, error)
+            try:
+                await self._list.delete_cursor(cursor_log)
+            except MetadataUnavailable:
+                self.doubted[name] = cursor_log, error
+                self._context.tasks.start(self._settle_later(name), f"settle {cursor_log.key}")
+                raise
+            except MagnetarError:
+                self._resume(name, cursor_log, error)
+                raise
+            self._drop(name)
+
+    def forget(self, cursor: Cursor) -> None:
+        """Drops a non-durable cursor. Idempotent."""
+        if self.live.get(cursor.name) is cursor:
+            del self.live[cursor.name]
+            self._owner.cursors_changed()
+        cursor.abandon(CursorClosed(f"cursor {cursor.name} was deleted"))
+
+    def abandon(self, error: MagnetarError) -> None:
+        """Ends all cursors without writing."""
+        for cursor in self.live.values():
+            cursor.abandon(error)
+
+    def _log_of(self, name: str) -> CursorLog:
+        cursor = self.live.get(name)
+        cursor_log = None if cursor is None else cursor.log
+        if cursor_log is None and name in self.broken:
+            cursor_log = self.broken[name][0]
+        if cursor_log is None:
+            raise NotFound(f"no cursor {name} in {self._tenure.name}")
+        return cursor_log
+
+    def _end(self, name: str, cursor_log: CursorLog, error: CursorClosed) -> None:
+        cursor_log.end(error)
+        if (cursor := self.live.get(name)) is not None:
+            cursor.abandon(error)
+
+    def _resume(self, name: str, cursor_log: CursorLog, error: CursorClosed) -> None:
+        cursor_log.resume()
+        if (cursor := self.live.get(name)) is not None:
+            cursor.resume(error)
+
+    def _drop(self, name: str) -> None:
+        self.live.pop(name, None)
+        self.broken.pop(name, None)
+        self._owner.cursors_changed()
+        self._list.delete_retired_soon()
+        self._owner.trim_soon()
+
+    # -- deletions of unknown outcome
+
+    async def _settle(self, name: str) -> None:
+        """Ends the doubt about a cursor, if there is any, and says so."""
+        if name in self.doubted:
+            await self._exists(name)
+            self.on_settled(name)
+
+    async def _exists(self, name: str) -> bool:
+        """Whether a cursor in doubt exists: it resumes, or it is dropped. True without a doubt."""
+        doubt = self.doubted.get(name)
+        if doubt is None:
+            return True
+        cursor_log, error = doubt
+        async with cursor_log.locked():
+            if self.doubted.get(name) is not doubt:
+                return True  # another caller has ended the doubt
+            exists = await self._list.keep_cursor(cursor_log)
+            del self.doubted[name]
+            if exists:
+                self._resume(name, cursor_log, error)
+            else:
+                self._drop(name)
+        return exists
+
+    async def _settle_later(self, name: str) -> None:
+        delay_s = SETTLE_RETRY_S
+        while name in self.doubted and self._tenure.error is None:
+            await asyncio.sleep(delay_s * self._context.rng.uniform(0.5, 1.0))
+            delay_s = min(2 * delay_s, SETTLE_RETRY_S_MAX)
+            try:
+                await self._settle(name)
+            except MagnetarError as error:
+                log.info("not known whether a cursor exists", cursor=name, error=str(error))

@@ -1,0 +1,110 @@
+"""What clients see of a topic whose metadata writes were not answered."""
+
+import asyncio
+
+import pytest
+from tests.support.broker import HOST, running_broker
+from tests.support.held_store import HeldStore, deletes, puts
+from tests.support.raw_client import RawClient, Refused
+from tests.unit.ledger.stage import publish
+
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.errors import ServerError
+from magnetar.core.ids import EARLIEST
+from magnetar.core.names import parse_topic
+from magnetar.managed_ledger.record import CURSORS_PREFIX, MANAGED_LEDGERS_PREFIX
+from magnetar.metadata.store import MetadataUnavailable
+
+TOPIC = "persistent://public/default/t"
+NAME = parse_topic(TOPIC)
+WITHIN_S = 20.0
+NOT_READY = int(ServerError.SERVICE_NOT_READY)
+TERMINATED = int(ServerError.TOPIC_TERMINATED_ERROR)
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.cursors.SETTLE_RETRY_S", 0.01)
+    monkeypatch.setattr("magnetar.managed_ledger.managed_ledger.TERMINATE_RETRY_S", 0.01)
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["deleted", "not deleted"])
+async def test_a_subscription_is_served_again_when_it_is_known_whether_it_was_deleted(
+    landed: bool,
+) -> None:
+    store = HeldStore()
+    async with running_broker(store=store) as (service, port):
+        topic = await service.topics.get_or_open(NAME, create=True)
+        assert isinstance(topic, PersistentTopic)
+        subscription = await topic.create_subscription("sub", EARLIEST, {})
+        ledger_id, _ = await publish(topic.managed_ledger, *[b"x"] * 5)
+        subscription.cursor.ack(ledger_id, 2)
+        await subscription.cursor.flush()
+        store.lose(deletes(CURSORS_PREFIX), lands=landed)
+        with pytest.raises(MetadataUnavailable):
+            await topic.delete_subscription("sub")
+        client = await RawClient.connect(HOST, port)
+        with pytest.raises(Refused) as refused:
+            await client.consumer(TOPIC, "sub", kind=1)
+        assert refused.value.code == NOT_READY
+        store.away = False
+        async with asyncio.timeout(WITHIN_S):
+            while topic.managed_ledger.cursor_in_doubt("sub"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert ("sub" in topic.subscriptions) is not landed
+        await client.consumer(TOPIC, "sub", kind=1)
+        serving = topic.subscriptions["sub"]
+        assert serving.cursor is topic.managed_ledger.cursors["sub"]
+        assert serving.cursor.is_acked(ledger_id, 2) is not landed
+        await publish(topic.managed_ledger, b"y")
+        await service.topics.unload(NAME)
+        again = await service.topics.get_or_open(NAME, create=False)
+        assert isinstance(again, PersistentTopic)
+        assert again.subscriptions["sub"].cursor.backlog == (6 if landed else 5)
+        await client.close()
+
+
+async def test_a_second_deletion_of_a_subscription_in_doubt_leaves_nothing() -> None:
+    store = HeldStore()
+    async with running_broker(store=store) as (service, _):
+        topic = await service.topics.get_or_open(NAME, create=True)
+        assert isinstance(topic, PersistentTopic)
+        await topic.create_subscription("sub", EARLIEST, {})
+        store.lose(deletes(CURSORS_PREFIX), lands=False)
+        with pytest.raises(MetadataUnavailable):
+            await topic.delete_subscription("sub")
+        store.away = False
+        await topic.delete_subscription("sub")
+        assert not topic.subscriptions
+        assert not topic.managed_ledger.cursors
+        assert not await store.list(CURSORS_PREFIX)
+
+
+async def test_producers_of_a_topic_whose_termination_failed_are_told_that_it_is_terminated() -> (
+    None
+):
+    store = HeldStore()
+    async with running_broker(store=store) as (service, port):
+        client = await RawClient.connect(HOST, port)
+        producer = await client.producer(TOPIC)
+        client.send(producer, 0, b"a")
+        await client.receipted(producer, 1)
+        topic = await service.topics.get_or_open(NAME, create=False)
+        assert isinstance(topic, PersistentTopic)
+        store.lose(puts(MANAGED_LEDGERS_PREFIX), lands=False)
+        with pytest.raises(MetadataUnavailable):
+            await topic.terminate()
+        client.send(producer, 1, b"b")
+        async with asyncio.timeout(WITHIN_S):
+            while not client.closed_by_server:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        with pytest.raises(Refused) as refused:
+            await client.producer(TOPIC)
+        assert refused.value.code == TERMINATED
+        store.away = False
+        async with asyncio.timeout(WITHIN_S):
+            while topic.managed_ledger.terminated_at is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await client.close()
