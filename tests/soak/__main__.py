@@ -23,6 +23,12 @@ from tests.support.churn import churn_round
 from tests.support.server_process import ServerProcess
 
 SAMPLE_EVERY_S: Final = 5.0
+ENVIRONMENT: Final = {
+    "MAGNETAR_FAILOVER_DELAY_MS": "0",
+    # Small, so that they are full before the warm-up ends: what grows then is no cache.
+    "MAGNETAR_CACHE_SIZE_MB": "4",
+    "MAGNETAR_WRITE_CACHE_MB": "8",
+}
 PROGRESS_EVERY: Final = 12
 """Samples between two lines of progress."""
 
@@ -74,9 +80,7 @@ def main() -> int:
     options.output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(
-            ServerProcess(root, environment={"MAGNETAR_FAILOVER_DELAY_MS": "0"})
-        )
+        server = stack.enter_context(ServerProcess(root, environment=ENVIRONMENT))
         samples = asyncio.run(_soak(server, options))
     verdict = judge(samples)
     picture = options.output / "soak.svg"
