@@ -25,9 +25,8 @@ from tests.support.server_process import ServerProcess
 SAMPLE_EVERY_S: Final = 5.0
 ENVIRONMENT: Final = {
     "MAGNETAR_FAILOVER_DELAY_MS": "0",
-    # Small, so that they are full before the warm-up ends: what grows then is no cache.
+    # Small, so that it is full before the warm-up ends: what grows then is no cache.
     "MAGNETAR_CACHE_SIZE_MB": "4",
-    "MAGNETAR_WRITE_CACHE_MB": "8",
 }
 PROGRESS_EVERY: Final = 12
 """Samples between two lines of progress."""
