@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from magnetar.core.errors import ServiceNotReady
+from magnetar.core.errors import MagnetarError, ServiceNotReady
 from magnetar.core.log import get_logger
 
 log = get_logger("magnetar.tasks")
@@ -56,8 +56,15 @@ class TaskSet:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(self._finished)
+            task.add_done_callback(self._unheard)
             raise
+
+    def _unheard(self, task: "asyncio.Task[Any]") -> None:
+        """Logs what a cancelled caller does not hear: a refusal is no fault of this process."""
+        if not task.cancelled() and isinstance(error := task.exception(), MagnetarError):
+            log.info("refused after the caller left", task=task.get_name(), error=str(error))
+        else:
+            self._finished(task)
 
     def _finished(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
