@@ -89,8 +89,8 @@ class TopicLedgers:
         """What `create` returns; called again while a record that it checks has changed."""
         for attempt in range(CREATION_ATTEMPTS_MAX):
             partitions, parent = await self._partitions(name)
-            may_be_partition(name, partitions, create=True)
             namespace = await self._namespace(name, fresh=attempt > 0)
+            may_be_partition(name, partitions, create=True)
             with contextlib.suppress(BadRevision):
                 return await create((namespace, parent))
         raise ServiceNotReady(f"The policies of {name.namespace} keep changing, please retry")

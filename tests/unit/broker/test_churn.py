@@ -32,6 +32,7 @@ OF_THE_TEST_STORE: Final = {"Record", "WatchEvent", "MemoryLedger"}
 @pytest.fixture
 def collector_off() -> Iterator[None]:
     gc.collect()
+    collecting._closed.clear()  # what other tests have closed and still hold
     gc.disable()
     yield
     gc.set_debug(0)
