@@ -35,12 +35,16 @@ class DroppedCopies:
         self, ledger_ids: Sequence[int], fence: Callable[[int], Awaitable[object]]
     ) -> list[int]:
         """See `KeptBookie.drop_copies`. `fence` fences a ledger durably."""
-        states = [state for id_ in ledger_ids if (state := self._droppable(id_)) is not None]
+        states: list[LedgerState] = []
+        for ledger_id in ledger_ids:
+            state = self._droppable(ledger_id)
+            if state is not None:
+                # Before the next state is loaded: that may drop idle states from memory.
+                state.dropping = state.fenced = True
+                state.pending += 1
+                states.append(state)
         if not states:
             return []
-        for state in states:
-            state.dropping = state.fenced = True
-            state.pending += 1  # a state that nothing is under way for may leave memory
         try:
             for state in states:
                 await fence(state.ledger_id)

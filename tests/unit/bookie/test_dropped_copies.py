@@ -154,3 +154,39 @@ async def test_no_add_is_taken_while_a_copy_is_dropped(disk: Disk) -> None:
     assert await dropping == [1]
     await add(bookie, 1, recovery=True)
     assert await read(bookie, 1) == ENTRIES
+
+
+async def test_more_copies_are_dropped_than_ledgers_are_kept_in_memory(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ledger_id in (1, 2, 3):
+        await add(disk.bookie, ledger_id)
+    bookie = await disk.again("stopped")
+    monkeypatch.setattr("magnetar.bookie.ledgers.STATES_KEPT_MAX", 1)
+    dropping = asyncio.ensure_future(bookie.drop_copies([1, 2, 3]))
+    await asyncio.sleep(0)  # it has begun
+    for ledger_id in (1, 2, 3):
+        with pytest.raises(BookieReadOnly, match="being dropped"):
+            await add(bookie, ledger_id, recovery=True)
+    assert await dropping == [1, 2, 3]
+    assert await bookie.list_ledgers() == []
+    assert await bookie.list_emptied() == [1, 2, 3]
+
+
+async def test_a_fence_that_comes_while_a_copy_is_dropped_leaves_it_dropped(disk: Disk) -> None:
+    bookie = disk.bookie
+    for ledger_id in (1, 2):
+        await add(bookie, ledger_id)
+    dropping = asyncio.ensure_future(bookie.drop_copies([1, 2]))
+    fences = []
+    for _ in range(20):
+        fences.append(asyncio.ensure_future(bookie.ledger_end(2, fence=True)))
+        await asyncio.sleep(0)
+    assert await dropping == [1, 2]
+    await asyncio.gather(*fences, return_exceptions=True)
+    for _ in range(2):
+        with pytest.raises(NoSuchLedger):
+            await read(bookie, 2)
+        assert await bookie.list_ledgers() == []
+        assert await bookie.list_emptied() == [1, 2]
+        bookie = await disk.again("stopped")
