@@ -211,30 +211,6 @@ def test_a_record_that_changed_between_two_collections_counts_as_new() -> None:
     run(main)
 
 
-def test_metadata_of_an_older_backup_deletes_nothing() -> None:
-    """It names bookies that have dropped their copies since; `d b c` are not named by it."""
-
-    async def main() -> None:
-        stage = Stage("a", "b", "c", "d", "e", "f")
-        before = await stage.ledger(1, (0, "a b c"), last=LAST)
-        await stage.ledger(1, (0, "d e f"), last=LAST)
-        for name in "abc":
-            await stage.by_name[name].drop_copies([1])
-        await stage.store.put(ledger_key(1), encode(before))
-        collectors = [Collector(stage, name) for name in "def"]
-        for _ in range(3):
-            for collector in collectors:
-                await collector.start()
-                assert await collector.once() == []
-        for name in "def":
-            assert stage.by_name[name].holds(1)
-        for collector in collectors:
-            await collector.session.stop()
-        await stage.stop()
-
-    run(main)
-
-
 def test_a_lock_whose_request_was_not_answered_is_released() -> None:
     class Silent(MemoryStore):
         """Takes the lock, and does not say so."""
