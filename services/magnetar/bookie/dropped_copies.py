@@ -49,7 +49,7 @@ class DroppedCopies:
             for state in states:
                 await fence(state.ledger_id)
             await self._stage.flush()
-            await self._stage.empty([state.ledger_id for state in states])
+            await self._empty(states)
             for state in states:
                 state.emptied_now()
                 self._ledgers.forget_damage(state.ledger_id)
@@ -59,6 +59,15 @@ class DroppedCopies:
                 state.dropping = False
                 state.pending -= 1
         return [state.ledger_id for state in states]
+
+    async def _empty(self, states: Sequence[LedgerState]) -> None:
+        try:
+            await self._stage.empty([state.ledger_id for state in states])
+        except BaseException:
+            # A write that is not synced, or that goes on after a cancellation, shows already.
+            for state in states:
+                state.half_dropped = True
+            raise
 
     def _droppable(self, ledger_id: int) -> LedgerState | None:
         """The ledger's state; None where nothing is to be dropped, or adds are under way."""
@@ -71,5 +80,4 @@ class DroppedCopies:
 
     async def list_emptied(self) -> list[int]:
         """See `KeptBookie.list_emptied`."""
-        indexed = await run_on(self._pool, self._ledgers.emptied_ids)
-        return [ledger_id for ledger_id in indexed if self._ledgers.get(ledger_id).emptied]
+        return self._ledgers.still_emptied(await run_on(self._pool, self._ledgers.emptied_ids))

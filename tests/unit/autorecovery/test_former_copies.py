@@ -197,6 +197,23 @@ def test_a_copy_stays_while_anything_about_its_ledger_is_open(
     run(main)
 
 
+def test_copies_that_are_never_proven_elsewhere_leave_rounds_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.autorecovery.former_copies.PROVEN_PER_ROUND_MAX", 2)
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        collector = await moved(stage, 1, 2, 3, 4)
+        for ledger_id in (1, 2):
+            stage.by_name["b"].drop(ledger_id, 3)
+        gone = [await collector.once() for _ in range(5)]
+        assert sorted(sum(gone, [])) == [3, 4]
+        await end(collector)
+
+    run(main)
+
+
 def test_a_record_that_changed_between_two_collections_counts_as_new() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
