@@ -76,6 +76,8 @@ class FormerCopies:
         self._token = token
         self._seen: dict[int, int] = {}
         """Ledgers that the last collection found to be former copies: their records' revisions."""
+        self._next = 0
+        """Where the next round begins: those before it that are not proven must not starve it."""
 
     async def collect(self, ledger_ids: Collection[int]) -> list[int]:
         """Looks at ledgers that are here once; the ids of the copies that were deleted.
@@ -85,12 +87,16 @@ class FormerCopies:
         seen, self._seen = self._seen, {}
         found = await self._found(ledger_ids)
         gone: list[int] = []
-        again = sorted(id_ for id_, revision in found.items() if seen.get(id_) == revision)
+        again = sorted(
+            (id_ for id_, revision in found.items() if seen.get(id_) == revision),
+            key=lambda id_: (id_ < self._next, id_),
+        )
         until = self._clock.monotonic() + ROUND_S_MAX
         ready: list[int] = []
         for ledger_id in again[:PROVEN_PER_ROUND_MAX]:
             if self._clock.monotonic() >= until or not self._session.valid:
                 break
+            self._next = ledger_id + 1
             if await self._proven_elsewhere(ledger_id, found[ledger_id]):
                 ready.append(ledger_id)
             if len(ready) == LOCKED_AT_ONCE_MAX:

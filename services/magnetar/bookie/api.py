@@ -192,7 +192,8 @@ class KeptBookie(Bookie, Protocol):
 
         Unlike after `delete_ledger`, a ledger may come back: its fence stays, so its writer is
         refused, and a `recovery` add is taken. It counts as absent until then: it is not listed,
-        and reads raise NoSuchLedger. Ledgers that are not here, or are added to now, are left out.
+        and reads raise NoSuchLedger. After a drop that failed, reads of entries that are not found
+        raise EntryUnknown. Ledgers that are not here, or are added to now, are left out.
         """
 
     async def list_emptied(self) -> list[int]:

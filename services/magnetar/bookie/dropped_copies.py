@@ -35,17 +35,21 @@ class DroppedCopies:
         self, ledger_ids: Sequence[int], fence: Callable[[int], Awaitable[object]]
     ) -> list[int]:
         """See `KeptBookie.drop_copies`. `fence` fences a ledger durably."""
-        states = [state for id_ in ledger_ids if (state := self._droppable(id_)) is not None]
+        states: list[LedgerState] = []
+        for ledger_id in ledger_ids:
+            state = self._droppable(ledger_id)
+            if state is not None:
+                # Before the next state is loaded: that may drop idle states from memory.
+                state.dropping = state.fenced = True
+                state.pending += 1
+                states.append(state)
         if not states:
             return []
-        for state in states:
-            state.dropping = state.fenced = True
-            state.pending += 1  # a state that nothing is under way for may leave memory
         try:
             for state in states:
                 await fence(state.ledger_id)
             await self._stage.flush()
-            await self._stage.empty([state.ledger_id for state in states])
+            await self._empty(states)
             for state in states:
                 state.emptied_now()
                 self._ledgers.forget_damage(state.ledger_id)
@@ -55,6 +59,15 @@ class DroppedCopies:
                 state.dropping = False
                 state.pending -= 1
         return [state.ledger_id for state in states]
+
+    async def _empty(self, states: Sequence[LedgerState]) -> None:
+        try:
+            await self._stage.empty([state.ledger_id for state in states])
+        except BaseException:
+            # A write that is not synced, or that goes on after a cancellation, shows already.
+            for state in states:
+                state.half_dropped = True
+            raise
 
     def _droppable(self, ledger_id: int) -> LedgerState | None:
         """The ledger's state; None where nothing is to be dropped, or adds are under way."""
@@ -67,5 +80,4 @@ class DroppedCopies:
 
     async def list_emptied(self) -> list[int]:
         """See `KeptBookie.list_emptied`."""
-        indexed = await run_on(self._pool, self._ledgers.emptied_ids)
-        return [ledger_id for ledger_id in indexed if self._ledgers.get(ledger_id).emptied]
+        return self._ledgers.still_emptied(await run_on(self._pool, self._ledgers.emptied_ids))

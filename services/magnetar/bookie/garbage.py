@@ -22,7 +22,7 @@ above, which can read the records and prove the other copies.
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
-from magnetar.bookie.api import Bookie, KeptBookie
+from magnetar.bookie.api import KeptBookie
 from magnetar.bookie.registration import known_key
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
@@ -35,7 +35,7 @@ LEDGER_ID_KEY: Final = "/ledger-id"
 LEDGERS_PREFIX: Final = "/ledgers/"
 
 
-async def check_ids(bookie: Bookie, store: MetadataStore) -> None:
+async def check_ids(bookie: KeptBookie, store: MetadataStore) -> None:
     """Raises MetadataError where ledgers are here whose ids have not been given out yet.
 
     They will be, to others: the entries of two ledgers would be taken for those of one. It takes a
@@ -46,7 +46,9 @@ async def check_ids(bookie: Bookie, store: MetadataStore) -> None:
     if record is None:
         return  # a store without any ledger is not this cluster's: `cluster.identity`
     last_id = _number(LEDGER_ID_KEY, record.value)
-    above = [ledger_id for ledger_id in await bookie.list_ledgers() if ledger_id > last_id]
+    # A ledger whose copy was dropped keeps its fence, which would refuse another ledger's writer.
+    held = {*await bookie.list_ledgers(), *await bookie.list_emptied()}
+    above = sorted(ledger_id for ledger_id in held if ledger_id > last_id)
     if above:
         raise MetadataError(
             f"the metadata store has given out ledger ids up to {last_id}, and {len(above)} "

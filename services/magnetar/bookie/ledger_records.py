@@ -85,6 +85,8 @@ class LedgerRecords:
 
     def _fenced(self, state: LedgerState) -> None:
         """A fence is durable in the journal; the next flush puts it into the index."""
+        if state.fence_durable:
+            return  # repeated meanwhile; the index may have the ledger as emptied by now
         state.exists = state.fence_durable = True
         self._ledgers.dirty[state.ledger_id] = state
 

@@ -36,6 +36,7 @@ class LedgerState:
         "exists",
         "fence_durable",
         "fenced",
+        "half_dropped",
         "last_add_confirmed",
         "last_entry",
         "last_indexed",
@@ -59,6 +60,8 @@ class LedgerState:
         """Its entries are being dropped: no add is taken until that is over."""
         self.emptied = False
         """Its entries were dropped: it does not exist here, and stays fenced."""
+        self.half_dropped = False
+        """Dropping its entries failed: they may be gone, or come back with a restart."""
         self.last_add_confirmed = -1
         self.last_entry = -1
         self.last_indexed = -1
@@ -112,7 +115,7 @@ class LedgerState:
 
     def emptied_now(self) -> None:
         """Its entries are durably gone, and its fence durably kept."""
-        self.exists, self.emptied = False, True
+        self.exists, self.emptied, self.half_dropped = False, True, False
         self.fenced = self.fence_durable = True
         self.last_add_confirmed = self.last_entry = self.last_indexed = -1
         self.length_bytes = 0
@@ -254,6 +257,15 @@ class Ledgers:
         return [
             ledger_id for ledger_id, record in self._index.ledgers() if record.flags & FLAG_EMPTIED
         ]
+
+    def still_emptied(self, indexed: list[int]) -> list[int]:
+        """Those of `indexed`, which the index has as emptied, that nothing was added to since."""
+        found: list[int] = []
+        for ledger_id in indexed:
+            state = self._states.get(ledger_id)  # nothing newer than the index where there is none
+            if state is None or (state.emptied and not state.deleted):
+                found.append(ledger_id)
+        return found
 
     def forget_damage(self, ledger_id: int) -> None:
         """The entries that were damaged are dropped."""

@@ -140,7 +140,7 @@ class Reader:
         state = self._ledgers.get(ledger_id)
         if state.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        if not state.exists:
+        if state.emptied or not state.exists:
             if self._ledgers.is_limbo(ledger_id):
                 raise EntryUnknown(f"ledger {ledger_id} may have been lost with damaged bytes")
             raise NoSuchLedger(f"no ledger {ledger_id} here")
@@ -308,12 +308,14 @@ class Reader:
 
     def _doubtful(self, state: LedgerState, position: int) -> bool:
         """Whether a hole at `position` may be a loss."""
-        if self._ledgers.is_limbo(state.ledger_id):
+        if state.half_dropped or self._ledgers.is_limbo(state.ledger_id):
             return True
         return self._ledgers.damage(state.ledger_id, position) is not None
 
     def _absent(self, state: LedgerState, entry_id: int) -> BookieError:
         ledger_id = state.ledger_id
+        if state.dropping or state.emptied:
+            return NoSuchLedger(f"the copy of ledger {ledger_id} was dropped here")
         damage = self._ledgers.damage(ledger_id, entry_id)
         if damage is not None:
             return EntryCorrupt(
@@ -322,6 +324,8 @@ class Reader:
                 damage.file,
                 damage.offset,
             )
+        if state.half_dropped:
+            return EntryUnknown(f"the copy of ledger {ledger_id} was perhaps dropped here")
         if self._ledgers.is_limbo(ledger_id):
             return EntryUnknown(
                 f"ledger {ledger_id} entry {entry_id} may have been lost with damaged bytes"

@@ -5,6 +5,7 @@ open one the last add known to be confirmed when it was opened. Its record is re
 copy can be had the record is read again, for autorecovery may have put the copies elsewhere.
 """
 
+import contextlib
 from typing import Protocol
 
 from magnetar.bookie.api import BookieError, NoSuchEntry, StoredEntry
@@ -50,19 +51,18 @@ class LedgerReader:
                 f"entry {first} of ledger {self.ledger_id} is outside 0..{self.last_entry}"
             )
         last = min(last, self.last_entry)
+        asked = self.metadata
         try:
-            return await self._copies.read(self.metadata, first, last, bytes_max=bytes_max)
+            return await self._copies.read(asked, first, last, bytes_max=bytes_max)
         except BookieError:
-            if not await self._refreshed():
+            await self._refresh()
+            # Another read may have refreshed the record while this one failed.
+            if self.metadata.ensembles == asked.ensembles:
                 raise
         return await self._copies.read(self.metadata, first, last, bytes_max=bytes_max)
 
-    async def _refreshed(self) -> bool:
-        """Whether the copies are elsewhere by now."""
-        try:
+    async def _refresh(self) -> None:
+        """Reads where the copies are now; keeps what is known if the store does not answer."""
+        with contextlib.suppress(MetadataError):
             current, _ = await read_record(self._context, self.ledger_id)
-        except MetadataError:
-            return False
-        changed = current.ensembles != self.metadata.ensembles
-        self.metadata = self.metadata.with_ensembles(current.ensembles)
-        return changed
+            self.metadata = self.metadata.with_ensembles(current.ensembles)

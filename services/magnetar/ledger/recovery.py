@@ -202,8 +202,10 @@ class _Recovery:
         copies = write_set(original, first)
         end = run_last(original, first)
         only = self._ends.get(copies[0]) if len(copies) == 1 else None
-        if only is not None and first > only.last_entry:
+        if only is not None and -1 < only.last_entry < first:
             return None  # the only copy there ever was: what it does not know of, nobody does
+        # A bookie without any entry is asked: it may have dropped a copy (`drop_copies`) that newer
+        # metadata has elsewhere.
         needed = absence_needs(
             len(self._fragment.bookies), original.write_quorum, original.ack_quorum
         )

@@ -197,6 +197,23 @@ def test_a_copy_stays_while_anything_about_its_ledger_is_open(
     run(main)
 
 
+def test_copies_that_are_never_proven_elsewhere_leave_rounds_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.autorecovery.former_copies.PROVEN_PER_ROUND_MAX", 2)
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        collector = await moved(stage, 1, 2, 3, 4)
+        for ledger_id in (1, 2):
+            stage.by_name["b"].drop(ledger_id, 3)
+        gone = [ledger_id for _ in range(5) for ledger_id in await collector.once()]
+        assert sorted(gone) == [3, 4]
+        await end(collector)
+
+    run(main)
+
+
 def test_a_record_that_changed_between_two_collections_counts_as_new() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
@@ -207,30 +224,6 @@ def test_a_record_that_changed_between_two_collections_counts_as_new() -> None:
         assert await collector.once() == []
         assert await collector.once() == [1]
         await end(collector)
-
-    run(main)
-
-
-def test_metadata_of_an_older_backup_deletes_nothing() -> None:
-    """It names bookies that have dropped their copies since; `d b c` are not named by it."""
-
-    async def main() -> None:
-        stage = Stage("a", "b", "c", "d", "e", "f")
-        before = await stage.ledger(1, (0, "a b c"), last=LAST)
-        await stage.ledger(1, (0, "d e f"), last=LAST)
-        for name in "abc":
-            await stage.by_name[name].drop_copies([1])
-        await stage.store.put(ledger_key(1), encode(before))
-        collectors = [Collector(stage, name) for name in "def"]
-        for _ in range(3):
-            for collector in collectors:
-                await collector.start()
-                assert await collector.once() == []
-        for name in "def":
-            assert stage.by_name[name].holds(1)
-        for collector in collectors:
-            await collector.session.stop()
-        await stage.stop()
 
     run(main)
 

@@ -1,13 +1,23 @@
 """Copies dropped for good: gone from disk, fenced for ever, and ready to be copied here again."""
 
 import asyncio
+import errno
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.api import BookieError, BookieReadOnly, LedgerFenced, NoSuchLedger
+from magnetar.bookie.api import (
+    BookieError,
+    BookieReadOnly,
+    EntryUnknown,
+    LedgerFenced,
+    NoSuchLedger,
+)
+from magnetar.bookie.index_store import RocksIndexStore
 from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.opening import OpenIndex
 from magnetar.bookie.settings import BookieSettings
 
 SETTINGS = BookieSettings(
@@ -27,9 +37,12 @@ class Disk:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.bookie: LocalBookie
+        self.open_index: OpenIndex = RocksIndexStore
 
     async def open(self) -> LocalBookie:
-        self.bookie = await LocalBookie.open(self._path, "b1", settings=SETTINGS)
+        self.bookie = await LocalBookie.open(
+            self._path, "b1", settings=SETTINGS, open_index=self.open_index
+        )
         return self.bookie
 
     async def again(self, how: str) -> LocalBookie:
@@ -154,3 +167,98 @@ async def test_no_add_is_taken_while_a_copy_is_dropped(disk: Disk) -> None:
     assert await dropping == [1]
     await add(bookie, 1, recovery=True)
     assert await read(bookie, 1) == ENTRIES
+
+
+async def test_more_copies_are_dropped_than_ledgers_are_kept_in_memory(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ledger_id in (1, 2, 3):
+        await add(disk.bookie, ledger_id)
+    bookie = await disk.again("stopped")
+    monkeypatch.setattr("magnetar.bookie.ledgers.STATES_KEPT_MAX", 1)
+    dropping = asyncio.ensure_future(bookie.drop_copies([1, 2, 3]))
+    await asyncio.sleep(0)  # it has begun
+    for ledger_id in (1, 2, 3):
+        with pytest.raises(BookieReadOnly, match="being dropped"):
+            await add(bookie, ledger_id, recovery=True)
+    assert await dropping == [1, 2, 3]
+    assert await bookie.list_ledgers() == []
+    assert await bookie.list_emptied() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+async def test_a_fence_that_comes_while_a_copy_is_dropped_leaves_it_dropped(
+    disk: Disk, how: str
+) -> None:
+    bookie = disk.bookie
+    for ledger_id in (1, 2):
+        await add(bookie, ledger_id)
+    dropping = asyncio.ensure_future(bookie.drop_copies([1, 2]))
+    fences = []
+    for _ in range(20):
+        fences.append(asyncio.ensure_future(bookie.ledger_end(2, fence=True)))
+        await asyncio.sleep(0)
+    assert await dropping == [1, 2]
+    await asyncio.gather(*fences, return_exceptions=True)
+    for _ in range(2):
+        with pytest.raises(NoSuchLedger):
+            await read(bookie, 2)
+        assert await bookie.list_ledgers() == []
+        assert await bookie.list_emptied() == [1, 2]
+        bookie = await disk.again(how)
+
+
+class SlowIndex(RocksIndexStore):
+    """An index whose syncs wait, or fail, once that is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+        self.syncs_begun = threading.Semaphore(0)
+        self.full = False
+
+    def sync(self) -> None:
+        self.syncs_begun.release()
+        self.may_sync.wait()
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().sync()
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_no_reader_hears_that_a_dropped_entry_never_was(disk: Disk, *, full: bool) -> None:
+    """Recovery takes NoSuchEntry for certain: it may end a ledger before such an entry."""
+    await add(disk.bookie, 1)
+    indexes: list[SlowIndex] = []
+
+    def open_index(path: Path) -> SlowIndex:
+        indexes.append(SlowIndex(path))
+        return indexes[-1]
+
+    disk.open_index = open_index
+    bookie = await disk.again("stopped")
+    await bookie.ledger_end(1, fence=True)
+    await bookie.flush()
+    index = indexes[-1]
+    while index.syncs_begun.acquire(blocking=False):
+        pass
+    index.may_sync.clear()
+    dropping = asyncio.ensure_future(bookie.drop_copies([1]))
+    await asyncio.to_thread(index.syncs_begun.acquire)
+    with pytest.raises(NoSuchLedger):
+        await read(bookie, 1)
+    index.full = full
+    index.may_sync.set()
+    if not full:
+        assert await dropping == [1]
+        with pytest.raises(NoSuchLedger):
+            await read(bookie, 1)
+        return
+    with pytest.raises(OSError, match="No space"):
+        await dropping
+    with pytest.raises(EntryUnknown):
+        await read(bookie, 1)
+    index.full = False
+    assert await bookie.drop_copies([1]) == [1]
+    assert await bookie.list_emptied() == [1]

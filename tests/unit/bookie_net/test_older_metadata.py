@@ -28,3 +28,16 @@ async def test_a_bookie_with_ledgers_whose_ids_are_still_to_be_given_out_does_no
     async with running(store, tmp_path / "data") as service:
         assert service.registered
         assert await service.bookie.list_ledgers() == [3, 6, 7]
+
+
+async def test_ledgers_whose_copies_were_dropped_count_as_well(tmp_path: Path) -> None:
+    """Their fences stay: they would refuse the writer of a new ledger of that id."""
+    store = MemoryStore()
+    await store.put(LEDGER_ID_KEY, b"7")
+    async with running(store, tmp_path / "data") as service:
+        assert await add(service, 7) is None
+        assert await service.bookie.drop_copies([7]) == [7]
+    await store.put(LEDGER_ID_KEY, b"5")
+    with pytest.raises(MetadataError, match="up to 5, and 1 ledgers from 7 to 7 are on this"):
+        async with running(store, tmp_path / "data"):
+            pass

@@ -176,3 +176,25 @@ def test_a_reader_finds_copies_that_autorecovery_has_moved() -> None:
         assert await all_of(reader) == ENTRIES
 
     virtual(main())
+
+
+def test_reads_at_the_same_time_all_find_copies_that_have_moved() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(2, 2, 2))
+        reader, links = await written(cluster)
+        record = await cluster.record(reader.ledger_id)
+        old = record.ensembles[0].bookies
+        new = [disk for disk in cluster.disks.values() if disk.identity not in old]
+        for disk in new:
+            for entry_id, data in enumerate(ENTRIES):
+                disk.add_now(reader.ledger_id, entry_id, [data], -1, recovery=True)
+        ensemble = type(record.ensembles[0])(0, tuple(disk.identity for disk in new))
+        moved = record.with_ensembles((ensemble,))
+        await MemoryStore.put(cluster.store, ledger_key(reader.ledger_id), encode(moved))
+        for identity in old:
+            links.links.pop(identity)
+        reads = [reader.read(id_, id_, bytes_max=1) for id_ in range(len(ENTRIES))]
+        found = await asyncio.gather(*reads)
+        assert [one.data for entries in found for one in entries] == ENTRIES
+
+    virtual(main())
