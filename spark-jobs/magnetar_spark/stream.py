@@ -32,7 +32,7 @@ from magnetar.core.names import TopicName, parse_topic
 from magnetar_spark.log.access import Log, opened_log
 from magnetar_spark.log.ledgers import TopicLog, last_before, topic_end, topic_log, topic_start
 from magnetar_spark.log.running import run
-from magnetar_spark.log.topics import logs_of, resolve
+from magnetar_spark.log.topics import logs_of, means, resolve
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, before, behind, plan_between, times_from
 from magnetar_spark.stream_offsets import StreamOffset
@@ -162,24 +162,30 @@ async def _kept(
 ) -> dict[str, Position]:
     """Positions that stay: of topics that are meant, or exist and are not meant any more.
 
-    Raises PersistenceError for a topic that was deleted, or logs it with `failOnDataLoss` off:
-    nobody knows whether all of it was read.
+    Raises PersistenceError for a topic that is meant and was deleted, or logs it with
+    `failOnDataLoss` off: nobody knows whether all of it was read.
     """
     kept: dict[str, Position] = {}
     for name, position in start.positions.items():
-        if name not in meant:
-            try:
-                await logs_of(log.store, parse_topic(name))
-            except TopicNotFound:
-                lost = f"the topic was deleted, with what was behind {position}"
-                if options.fail_on_data_loss:
-                    raise PersistenceError(
-                        f"{name}: {lost}; set failOnDataLoss to false to read on without it"
-                    ) from None
-                logger.warning("entries lost", topic=name, lost=lost)
-                continue
-        kept[name] = position
+        topic = parse_topic(name)
+        if name in meant or await _exists(log, topic):
+            kept[name] = position
+        elif means(options.topics, options.pattern, topic):
+            lost = f"the topic was deleted, with what was behind {position}"
+            if options.fail_on_data_loss:
+                raise PersistenceError(
+                    f"{name}: {lost}; set failOnDataLoss to false to read on without it"
+                )
+            logger.warning("entries lost", topic=name, lost=lost)
     return kept
+
+
+async def _exists(log: Log, topic: TopicName) -> bool:
+    """Whether there is such a log: a partitioned topic that took a topic's name has none."""
+    try:
+        return topic in await logs_of(log.store, topic)
+    except TopicNotFound:
+        return False
 
 
 async def _within(

@@ -35,23 +35,26 @@ TOPICS: Final = (
     "persistent://a/b/t-partition-1",
     "persistent://a/b/c",
 )
+YOUNG_MS: Final = 1_700_000_000_000
 PUBLISH_MS: Final = {
-    3: (0, 1, 2, 3, 1_500),
-    5: (1_700_000_000_000, TIME_MS_MAX, TIME_MS_MAX + 1, 2, 2**64 - 1, 0),
+    3: (0, 1, 2, 3, 1_500, TIME_MS_MAX + 1),
+    4: (YOUNG_MS, TIME_MS_MAX, 1, TIME_MS_MAX + 2, 0, YOUNG_MS + 1, 4, 5),
+    5: (YOUNG_MS, TIME_MS_MAX, TIME_MS_MAX + 1, 2, 2**64 - 1, 0, 3, TIME_MS_MAX + 1, 1, YOUNG_MS),
+    8: (2, YOUNG_MS - 1, 0, 2**63, 7, TIME_MS_MAX - 1, 1, 3, 2, TIME_MS_MAX + 1, 1_500, 0),
 }
 """Of each entry of each ledger, in every topic."""
 CREATED_MS: Final = 1_600_000_000_000
 
 
 def log_of(topic: str) -> TopicLog:
-    """Ledger 3 is closed, ledger 5 open."""
+    """All ledgers are closed but the newest."""
     spans = tuple(
         LedgerSpan(
             LedgerMetadata(ledger_id, (), CREATED_MS),
             len(times) - 1,
             100 * len(times),
             CREATED_MS,
-            CREATED_MS + 1 if ledger_id == 3 else 0,
+            CREATED_MS + 1 if ledger_id != max(PUBLISH_MS) else 0,
         )
         for ledger_id, times in PUBLISH_MS.items()
     )

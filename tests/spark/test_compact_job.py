@@ -22,13 +22,16 @@ from magnetar.compaction.records import (
 )
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import Position
-from magnetar.core.names import parse_topic
+from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.managed_ledger.record import encode as encode_log
 from magnetar.metadata.store import MetadataStore
 from magnetar_spark.jobs.compact import engine, swap
 from magnetar_spark.jobs.compact import job as compact_job
+from magnetar_spark.jobs.compact.job import whole_log
+from magnetar_spark.log import access
+from magnetar_spark.log.ledgers import TopicLog
 from magnetar_spark.log.topics import log_name
 
 T = TypeVar("T")
@@ -113,15 +116,15 @@ def test_small_topics_without_spark(
     assert [each[3] for each in messages(rig.artefact(topic))] == [b"again"]
 
 
-@pytest.mark.parametrize("trimmed", [False, True])
+@pytest.mark.parametrize("trimmed", ["never", "before", "as the job begins"])
 def test_an_artefact_whose_files_are_gone_is_made_anew_from_a_whole_log(
     rig: CompactRig,
     client: pulsar.Client,
     topic: str,
     folder: Path,
     capsys: pytest.CaptureFixture[str],
-    *,
-    trimmed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    trimmed: str,
 ) -> None:
     """Metadata that was restored from a backup names files that were deleted since."""
     write(client, topic, history(4, 30, 10))
@@ -135,14 +138,23 @@ def test_an_artefact_whose_files_are_gone_is_made_anew_from_a_whole_log(
         stored = await store.get(managed_ledger_key(log_name(parse_topic(topic))))
         assert stored is not None
         record = decode_managed_ledger(stored.key, stored.value)
-        record = msgspec.structs.replace(record, last_position=Position(0, 0))
+        oldest = record.ledgers[0]
+        last = Position(oldest.ledger_id, oldest.entries - 1)
+        record = msgspec.structs.replace(record, ledgers=record.ledgers[1:], last_position=last)
         await store.put(stored.key, encode_log(record), expected=stored.revision)
 
+    async def read_after_retention(log: access.Log, name: TopicName) -> TopicLog:
+        """Retention trims what the artefact covers until the new one is live."""
+        await trim(log.store)
+        return await whole_log(log, name)
+
     write(client, topic, history(5, 10, 10))
-    if trimmed:
+    if trimmed == "before":
         rig.in_store(trim)
+    elif trimmed != "never":
+        monkeypatch.setattr(compact_job, "whole_log", read_after_retention)
     done = rig.compact("--topic", topic, capsys=capsys)
-    if trimmed:
+    if trimmed != "never":
         assert (done["code"], done["state"]) == (3, "partial")
         assert "restore the file" in done["error"]
         assert rig.record(topic) == first

@@ -246,6 +246,29 @@ def test_a_topic_that_is_not_asked_for_any_more_stays_where_it_was_read_to(
     assert end == {TOPIC: "5:10", other: "6:1"}
 
 
+@pytest.mark.parametrize("asked", [{"topic": TOPIC}, {"topicsPattern": PATTERN}])
+def test_a_topic_that_was_created_again_with_partitions_fails_the_query(
+    log: MemoryLog, asked: dict[str, str]
+) -> None:
+    """Its name has a record still, and its log is gone with what was not read."""
+    log.put(PARTITIONED, msgspec.json.encode({"partitions": 1}))
+    log.topic(log.closed(7, 3), name=str(partition(0)))
+    with pytest.raises(PersistenceError, match=f"{TOPIC}: the topic was deleted.*behind 5:4"):
+        latest(log.stream(**asked), {TOPIC: "5:4"})
+    tolerant = log.stream(**asked, failOnDataLoss="false")
+    assert latest(tolerant, {TOPIC: "5:4"}) == {str(partition(0)): "7:2"}
+
+
+def test_a_topic_that_is_deleted_after_it_was_left_out_of_the_query_is_no_loss(
+    log: MemoryLog,
+) -> None:
+    other = f"{TOPIC}2"
+    log.topic(log.closed(5, 11))
+    assert latest(log.stream(), {TOPIC: "5:4", other: "6:1"}) == {TOPIC: "5:10"}
+    narrower = log.stream(topicsPattern="public/default/t")
+    assert latest(narrower, {TOPIC: "5:4", other: "6:1"}) == {TOPIC: "5:10"}
+
+
 def test_a_named_topic_that_was_deleted_does_not_exist(log: MemoryLog) -> None:
     with pytest.raises(TopicNotFound, match="does not exist"):
         latest(log.stream(), {TOPIC: "5:4"})

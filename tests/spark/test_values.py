@@ -111,6 +111,14 @@ def test_a_refused_json_value_is_named() -> None:
         decoded(DOCUMENT, [b'{"a": [{"x": 0.5}]}'])
 
 
+def test_bytes_that_are_no_base64_say_how_to_read_them_as_text() -> None:
+    """Python's client writes the text itself."""
+    with pytest.raises(PersistenceError, match=r"at `\$\.b`.*base64") as raised:
+        decoded(DOCUMENT, [b'{"b": "no base64!"}'])
+    assert "this field as `string`" in str(raised.value)
+    assert "allowDifferentTopicSchemas to true" in str(raised.value)
+
+
 DAY_S, YEAR_10000_S = 86_400, 253_402_300_800
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 

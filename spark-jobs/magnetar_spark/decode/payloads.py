@@ -38,6 +38,10 @@ _LENGTH_BYTES: Final = 4
 _NAMES: Final[dict[int, str]] = {number: name for name, number in Wire.Type.items()}
 _MALFORMED: Final = (EOFError, LookupError, ValueError, TypeError, ArithmeticError)
 """What fastavro raises where bytes are not as their schema says."""
+_TEXT_FOR_BYTES: Final = (
+    ": `bytes` and `fixed` are read from base64, as Java's and Go's clients write them. To read "
+    "text, register a version of the schema with this field as `string`"
+)
 
 Versions = Mapping[int, Schema]
 
@@ -174,7 +178,11 @@ class JsonPayloads(Payloads):
             rows = [None if each is None else decode(each) for each in stored.values.to_pylist()]
             return pa.array(rows, self.arrow_type)
         except (msgspec.MsgspecError, pa.ArrowException, TypeError, ValueError) as error:
-            raise PersistenceError(f"a value is not as its JSON schema says: {error}") from error
+            way_out = _TEXT_FOR_BYTES if "base64" in str(error) else ""
+            raise PersistenceError(
+                f"a value is not as its JSON schema says: {error}{way_out}; set "
+                "allowDifferentTopicSchemas to true to have the values as they are"
+            ) from error
 
 
 class AvroPayloads(Payloads):

@@ -99,6 +99,15 @@ async def resolve(
     return list(found)
 
 
+def means(topics: tuple[str, ...], pattern: str | None, topic: TopicName) -> bool:
+    """Whether names or a pattern mean this log, also if it does not exist."""
+    if pattern is not None:
+        namespace, expression = _split_pattern(pattern)
+        return topic.namespace == namespace and bool(expression.fullmatch(topic.base.local))
+    named = [parse_topic(name) for name in topics]
+    return topic in named or topic.base in named
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Topics by name, by namespace (`tenant/ns`), by tenant, or all of the cluster."""

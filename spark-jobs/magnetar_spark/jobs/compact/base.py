@@ -15,9 +15,7 @@ import obstore
 
 from magnetar.compaction.records import CompactionRecord, compaction_key, files_of
 from magnetar.core.errors import PersistenceError
-from magnetar.core.ids import EARLIEST
-from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
-from magnetar.metadata.store import MetadataStore
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.offload.errors import ColdFileMissing
 from magnetar.offload.stores import open_object_store, store_error
 from magnetar_spark.jobs.compact.swap import Live
@@ -26,17 +24,18 @@ HEAD_TIMEOUT_S: Final = 90.0
 HEADS_AT_ONCE: Final = 16
 
 
-async def usable(store: MetadataStore, name: str, known: Live, now_ms: int) -> Live:
+async def usable(name: str, known: Live, trimmed_to: Position, now_ms: int) -> Live:
     """The artefact, or an empty one in its place where its files are gone and the log is whole.
 
-    Raises PersistenceError where the files are gone and the log was trimmed, and what asking for
-    them does.
+    `trimmed_to` is of the log that the compaction reads: an earlier state says nothing of ledgers
+    that retention has deleted since. Raises PersistenceError where the files are gone and the log
+    was trimmed, and what asking for them does.
     """
     record = known.record
     missing = None if record is None else await _missing(record)
     if record is None or missing is None:
         return known
-    if not await _is_whole(store, name):
+    if trimmed_to > EARLIEST:
         raise PersistenceError(
             f"{missing} of the compacted topic is gone, and retention has deleted ledgers of "
             f"{name} since: restore the file, or another artefact's record under "
@@ -72,11 +71,3 @@ async def _missing(record: CompactionRecord) -> str | None:
     paths = [file.path for file in record.files]
     there = await asyncio.gather(*map(is_there, paths))
     return next((path for path, found in zip(paths, there, strict=True) if not found), None)
-
-
-async def _is_whole(store: MetadataStore, name: str) -> bool:
-    """Whether no ledger was ever taken off the log's list."""
-    stored = await store.get(managed_ledger_key(name))
-    if stored is None:
-        return False
-    return decode_managed_ledger(stored.key, stored.value).last_position == EARLIEST

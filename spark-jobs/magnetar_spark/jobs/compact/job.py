@@ -151,8 +151,9 @@ class _Topic:
     async def _compact_if_due(self, said: choosing.Said, target: StoreSpec | None) -> None:
         store, summary = self._log.store, self._job.summary
         planned = await swap.live(store, self._name)
-        before = await base.usable(store, self._name, planned[0], self._job.clock.now_ms())
         log = await whole_log(self._log, self._topic)
+        now_ms = self._job.clock.now_ms()
+        before = await base.usable(self._name, planned[0], log.trimmed_to, now_ms)
         horizon = log.end
         ranges = self._ranges(log, before, horizon)
         if not ranges:
