@@ -1,19 +1,20 @@
 """What clients see of a topic whose metadata writes were not answered."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from tests.support.broker import HOST, running_broker
 from tests.support.held_store import HeldStore, deletes, puts
 from tests.support.raw_client import RawClient, Refused
-from tests.unit.ledger.stage import publish
+from tests.unit.ledger.stage import publish, turns
 
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.errors import ServerError
+from magnetar.core.errors import MetadataError, ServerError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.record import CURSORS_PREFIX, MANAGED_LEDGERS_PREFIX
-from magnetar.metadata.store import MetadataUnavailable
+from magnetar.metadata.store import MetadataUnavailable, Operation
 
 TOPIC = "persistent://public/default/t"
 NAME = parse_topic(TOPIC)
@@ -80,6 +81,64 @@ async def test_a_second_deletion_of_a_subscription_in_doubt_leaves_nothing() -> 
         assert not topic.subscriptions
         assert not topic.managed_ledger.cursors
         assert not await store.list(CURSORS_PREFIX)
+
+
+async def test_a_deletion_that_comes_while_a_doubt_is_settled_leaves_nothing() -> None:
+    """A subscription without a cursor would receipt acks that nothing stores."""
+    store = HeldStore()
+    async with running_broker(store=store) as (service, port):
+        topic = await service.topics.get_or_open(NAME, create=True)
+        assert isinstance(topic, PersistentTopic)
+        await topic.create_subscription("sub", EARLIEST, {})
+        store.lose(deletes(CURSORS_PREFIX), lands=False)
+        with pytest.raises(MetadataUnavailable):
+            await topic.delete_subscription("sub")
+        asked = store.hold(puts(CURSORS_PREFIX))
+        store.away = False
+        await asked.reached.wait()
+        deleting = asyncio.ensure_future(topic.delete_subscription("sub"))
+        await turns()
+        asked.go.set()
+        await deleting
+        await turns(50)
+        assert not topic.subscriptions
+        assert not topic.managed_ledger.cursors
+        assert not topic.fenced
+        client = await RawClient.connect(HOST, port)
+        await client.consumer(TOPIC, "sub", kind=1)
+        assert topic.subscriptions["sub"].cursor is topic.managed_ledger.cursors["sub"]
+        await client.close()
+
+
+async def test_of_two_deletions_at_once_the_first_of_which_fails_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = HeldStore()
+    async with running_broker(store=store) as (service, _):
+        topic = await service.topics.get_or_open(NAME, create=True)
+        assert isinstance(topic, PersistentTopic)
+        await topic.create_subscription("sub", EARLIEST, {})
+        transact, refusals, refusing = store.transact, [MetadataError("refused")], asyncio.Event()
+        second = store.hold(deletes(CURSORS_PREFIX))
+
+        async def refused_once(operations: Sequence[Operation]) -> int:
+            if refusals:
+                await refusing.wait()
+                raise refusals.pop()
+            return await transact(operations)
+
+        monkeypatch.setattr(store, "transact", refused_once)
+        both = [asyncio.ensure_future(topic.delete_subscription("sub")) for _ in range(2)]
+        await turns()
+        refusing.set()
+        await second.reached.wait()
+        await asyncio.wait(both[:1])
+        second.go.set()
+        await asyncio.wait(both)
+        assert isinstance(both[0].exception(), MetadataError)
+        assert both[1].exception() is None
+        assert not topic.subscriptions
+        assert not topic.managed_ledger.cursors
 
 
 async def test_producers_of_a_topic_whose_termination_failed_are_told_that_it_is_terminated() -> (

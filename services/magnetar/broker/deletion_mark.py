@@ -89,6 +89,7 @@ class MarkedDeletion:
                 await self._take_back()
                 raise
             return
+        await self._take_back()
         raise Conflict(f"{self._what} is being changed by others: repeat its deletion")
 
     async def _mark(self) -> int:

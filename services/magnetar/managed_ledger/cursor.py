@@ -195,10 +195,11 @@ class Cursor(AckState):
         if isinstance(error, ManagedLedgerFenced | LedgerFenced):
             self._give_up(error)
             self._owner.cursor_fenced(error)
-        elif isinstance(error, CursorClosed | ManagedLedgerClosed):
-            self._give_up(error)
         elif error is not None:
+            # Also if the cursor has ended: it may resume, and then has to write this.
             self._dirty = True
+            if isinstance(error, CursorClosed | ManagedLedgerClosed):
+                self._give_up(error)
         for on_durable in covered or ():
             on_durable(error)
         if self._waiters:

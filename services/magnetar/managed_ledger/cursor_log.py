@@ -32,7 +32,7 @@ from magnetar.managed_ledger.cursor_reading import StoredState, corrupt, stored_
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, encode
-from magnetar.metadata.store import BadRevision, MetadataUnavailable, Put
+from magnetar.metadata.store import BadRevision, Put
 
 SMALL_BATCHES_MAX: Final = 16
 """Up to this many remains, and without holes, a state is written whole each time."""
@@ -124,10 +124,6 @@ class CursorLog:
         """Undoes `end`: the cursor was not deleted."""
         self._tenure.resume()
 
-    def rewritten(self, revision: int) -> None:
-        """The managed ledger has written the record again, as it was. Needs `recording`."""
-        self._revision = revision
-
     # -- writing
 
     def rebase(self) -> None:
@@ -214,7 +210,7 @@ class CursorLog:
                     created = await self._tenure.create({"magnetar.cursor": self.key}, announce)
                 except BadRevision as error:
                     raise self._fenced(error) from error
-                except MetadataUnavailable:
+                except MagnetarError:  # also one that an attempt without an answer came before
                     self._unanswered = planned
                     raise
                 self._revision = created.revision
@@ -301,15 +297,28 @@ class CursorLog:
             await self.find_out()
             record = msgspec.structs.replace(self.record, **changes)
             try:
-                put = Put(self.key, encode(record), self._revision)
-                self._revision = await self._tenure.write([put])
+                await self._write(record, self._tenure)
             except BadRevision as error:
                 raise self._fenced(error) from error
-            except MetadataUnavailable:
-                self._unanswered = [record]
-                raise
-            self.record = record
             return record
+
+    async def keep(self, tenure: Tenure) -> None:
+        """Writes the record again, unchanged, under `tenure`: the cursor's own has ended.
+
+        Needs `recording`. Raises BadRevision.
+        """
+        await self._write(self.record, tenure)
+
+    async def _write(self, record: CursorRecord, tenure: Tenure) -> None:
+        put = Put(self.key, encode(record), self._revision)
+        try:
+            self._revision = await tenure.write([put])
+        except BadRevision:
+            raise
+        except MagnetarError:  # an attempt before the one that raised may have landed
+            self._unanswered = [record]
+            raise
+        self.record = record
 
     async def find_out(self) -> None:
         """Reads the record if the outcome of the last write is unknown. Needs `recording`."""

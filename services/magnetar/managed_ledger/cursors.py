@@ -87,7 +87,7 @@ class Cursors:
 
     async def open(self, name: str, mark_delete: Position, properties: dict[str, str]) -> Cursor:
         """The durable cursor of this name; creates it if there is none."""
-        await self._settle(name)
+        await self._settle_and_tell(name)
         if name in self.broken:
             return await self._restore_again(name)
         async with self._list.locked():
@@ -184,28 +184,33 @@ class Cursors:
 
         Raises NotFound, and MetadataUnavailable if the outcome is unknown.
         """
-        if not await self._exists(name):
-            return  # an earlier deletion without an answer has happened
-        cursor = self.live.get(name)
-        if cursor is not None and cursor.log is None:
-            self.forget(cursor)
-            return
-        cursor_log = self._log_of(name)
+        while await self._settle(name) is not False:  # else an earlier deletion has happened
+            cursor = self.live.get(name)
+            if cursor is not None and cursor.log is None:
+                self.forget(cursor)
+                return
+            cursor_log = self._log_of(name)
+            async with cursor_log.locked():
+                if self._log_of(name) is not cursor_log:
+                    raise NotFound(f"cursor {name} was deleted meanwhile")
+                # The deletion that had the lock may have got no answer: that is found out first.
+                if name not in self.doubted:
+                    await self._delete(name, cursor_log)
+                    return
+
+    async def _delete(self, name: str, cursor_log: CursorLog) -> None:
         error = CursorClosed(f"cursor {name} was deleted")
-        async with cursor_log.locked():
-            if self._log_of(name) is not cursor_log:
-                raise NotFound(f"cursor {name} was deleted meanwhile")
-            self._end(name, cursor_log, error)
-            try:
-                await self._list.delete_cursor(cursor_log)
-            except MetadataUnavailable:
-                self.doubted[name] = cursor_log, error
-                self._context.tasks.start(self._settle_later(name), f"settle {cursor_log.key}")
-                raise
-            except MagnetarError:
-                self._resume(name, cursor_log, error)
-                raise
-            self._drop(name)
+        self._end(name, cursor_log, error)
+        try:
+            await self._list.delete_cursor(cursor_log)
+        except MetadataUnavailable:
+            self.doubted[name] = cursor_log, error
+            self._context.tasks.start(self._settle_later(name), f"settle {cursor_log.key}")
+            raise
+        except MagnetarError:
+            self._resume(name, cursor_log, error)
+            raise
+        self._drop(name)
 
     def forget(self, cursor: Cursor) -> None:
         """Drops a non-durable cursor. Idempotent."""
@@ -247,21 +252,20 @@ class Cursors:
 
     # -- deletions of unknown outcome
 
-    async def _settle(self, name: str) -> None:
-        """Ends the doubt about a cursor, if there is any, and says so."""
-        if name in self.doubted:
-            await self._exists(name)
+    async def _settle_and_tell(self, name: str) -> None:
+        """Only the caller that ends the doubt tells it: the cursor may be deleted again since."""
+        if await self._settle(name) is not None:
             self.on_settled(name)
 
-    async def _exists(self, name: str) -> bool:
-        """Whether a cursor in doubt exists: it resumes, or it is dropped. True without a doubt."""
+    async def _settle(self, name: str) -> bool | None:
+        """Whether a cursor in doubt exists: it resumes, or it is dropped. None without a doubt."""
         doubt = self.doubted.get(name)
         if doubt is None:
-            return True
+            return None
         cursor_log, error = doubt
         async with cursor_log.locked():
             if self.doubted.get(name) is not doubt:
-                return True  # another caller has ended the doubt
+                return None  # another caller has ended the doubt
             exists = await self._list.keep_cursor(cursor_log)
             del self.doubted[name]
             if exists:
@@ -276,6 +280,6 @@ class Cursors:
             await asyncio.sleep(delay_s * self._context.rng.uniform(0.5, 1.0))
             delay_s = min(2 * delay_s, SETTLE_RETRY_S_MAX)
             try:
-                await self._settle(name)
+                await self._settle_and_tell(name)
             except MagnetarError as error:
                 log.info("not known whether a cursor exists", cursor=name, error=str(error))

@@ -148,7 +148,7 @@ class LedgerList:
                         created = await self._tenure.create(
                             {"magnetar.managed-ledger": self.name}, with_ledger, quorums
                         )
-                except MetadataUnavailable:
+                except MagnetarError:  # an attempt before the one that raised may have landed
                     self._unanswered = [
                         _Unanswered(record, unlisted=(ledger_id,))
                         for ledger_id, record in planned.items()
@@ -310,13 +310,12 @@ class LedgerList:
         `cursor_log.locked`.
         """
         async with cursor_log.recording(), self.locked():
-            stored = await self._context.store.get(cursor_log.key)
-            if stored is None:
+            await cursor_log.find_out()
+            if await self._context.store.get(cursor_log.key) is None:
                 await self._find_out()
                 return False
             with self._fencing():
-                put = Put(cursor_log.key, stored.value, cursor_log.revision)
-                cursor_log.rewritten(await self._tenure.write([put]))
+                await cursor_log.keep(self._tenure)
             return True
 
     # -- writing

@@ -129,6 +129,7 @@ async def test_it_gives_up_where_the_record_keeps_changing(store: StalledStore) 
 
     with pytest.raises(Conflict, match="repeat its deletion"):
         await deletion(store).run(nothing, change)
+    assert await marked(store) is False, "else nothing can be created below it"
 
 
 async def test_a_mark_that_cannot_be_taken_back_hides_no_reason(store: StalledStore) -> None:

@@ -64,7 +64,10 @@ class FaultyBookie(MemoryBookie):
         recovery: bool = False,
     ) -> None:
         if self.refuse(ledger_id, entry_ids):
-            asyncio.get_running_loop().call_soon(on_added, BookieError("refused"))
+            if self.hold:
+                self._held.append((on_added, BookieError("refused")))
+            else:
+                asyncio.get_running_loop().call_soon(on_added, BookieError("refused"))
             return
 
         def deliver(error: BookieError | None) -> None:

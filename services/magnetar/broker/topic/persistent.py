@@ -192,8 +192,9 @@ class PersistentTopic(GovernedTopic):
         cursor = await self.managed_ledger.open_cursor(
             name, initial=start, properties=properties, before_kept=before_kept
         )
-        # A topic that closes is left alone; one that rests has it when it goes on.
-        if self._closing:
+        # A topic that closes is left alone; one that rests has it when it goes on. A deletion may
+        # have ended the cursor meanwhile.
+        if self._closing or self.managed_ledger.cursors.get(name) is not cursor:
             raise self._not_serving()
         # Two first consumers may have raced through the await: both get the one subscription.
         subscription = self.subscriptions.get(name)
@@ -264,11 +265,9 @@ class PersistentTopic(GovernedTopic):
             if subscription.consumers and not force:
                 raise ConsumerBusy("Subscription has active connected consumers", http_status=412)
             subscription.end()  # before any await: nobody attaches any more
-        await self._tasks.finish(
-            self._delete_subscription(name, subscription), f"delete subscription {name}"
-        )
+        await self._tasks.finish(self._delete_subscription(name), f"delete subscription {name}")
 
-    async def _delete_subscription(self, name: str, ended: PersistentSubscription | None) -> None:
+    async def _delete_subscription(self, name: str) -> None:
         """The cursor and its subscription as one step.
 
         The ended subscription keeps its name until then: nobody gets a cursor that is going.
@@ -276,19 +275,24 @@ class PersistentTopic(GovernedTopic):
         try:
             await self.managed_ledger.delete_cursor(name)
         except NotFound as error:
-            self._forget(name, ended)
+            self._forget(name)
             raise SubscriptionNotFound(f"Subscription {name} not found") from error
         except Exception:
-            # In doubt, the subscription stays ended until the store has answered.
-            doubt = self.managed_ledger.cursor_in_doubt(name)
-            if ended is not None and self.subscriptions.get(name) is ended and not doubt:
+            subscription = self.subscriptions.get(name)
+            if subscription is not None and self.managed_ledger.cursor_in_doubt(name):
+                subscription.end()  # until the store has answered
+            elif subscription is not None and subscription.closed:
                 self._cursor_settled(name)
             raise
-        self._forget(name, ended)
+        self._forget(name)
 
-    def _forget(self, name: str, subscription: PersistentSubscription | None) -> None:
-        if subscription is not None and self.subscriptions.get(name) is subscription:
+    def _forget(self, name: str) -> None:
+        """Its cursor is gone, and so is the subscription, also one that replaced the ended one."""
+        subscription = self.subscriptions.get(name)
+        cursor = self.managed_ledger.cursors.get(name)
+        if subscription is not None and subscription.cursor is not cursor:
             del self.subscriptions[name]
+            subscription.end()
 
     def _cursor_settled(self, name: str) -> None:
         """It is known whether the cursor of an ended subscription exists: both go on, or none."""

@@ -1,0 +1,113 @@
+"""Writes of a cursor that were not answered, and what comes at the same time."""
+
+import asyncio
+
+import pytest
+from tests.support.held_store import HeldStore, deletes, puts
+from tests.unit.ledger.stage import NAME, Stage, publish, turns
+
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.record import CURSORS_PREFIX, cursor_key
+from magnetar.metadata.store import MetadataUnavailable
+
+DELETION = deletes(CURSORS_PREFIX)
+RECORD = puts(cursor_key(NAME, "sub"))
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+
+
+async def opened() -> tuple[Stage, HeldStore, ManagedLedgerFactory, ManagedLedger, Cursor, int]:
+    """A topic of twenty entries, and a cursor with a ledger of its own."""
+    stage = Stage()
+    stage.store = store = HeldStore()
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    cursor = await ledger.open_cursor("sub", initial="earliest")
+    ledger_id, _ = await publish(ledger, *[b"x"] * 20)
+    cursor.ack(ledger_id, 3)
+    await cursor.flush()
+    return stage, store, factory, ledger, cursor, ledger_id
+
+
+async def test_a_topic_goes_on_although_the_write_that_keeps_a_cursor_was_not_answered() -> None:
+    _, store, factory, ledger, cursor, ledger_id = await opened()
+    store.lose(DELETION, lands=False)
+    with pytest.raises(MetadataUnavailable):
+        await ledger.delete_cursor("sub")
+    store.lose(RECORD, lands=True)
+    store.away = False
+    with pytest.raises(MetadataUnavailable):
+        await ledger.open_cursor("sub")
+    store.away = False
+    assert await ledger.open_cursor("sub") is cursor
+    assert not ledger.fenced
+    cursor.ack(ledger_id, 5)
+    await cursor.flush()
+    await ledger.delete_cursor("sub")
+    assert not ledger.fenced
+    await factory.close()
+
+
+async def test_a_deletion_that_waited_for_one_without_an_answer_finds_out_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.guarded.WRITE_ATTEMPTS_MAX", 1)
+    _, store, factory, ledger, _, _ = await opened()
+    lost = store.lose(DELETION, lands=True)
+    both = [asyncio.ensure_future(ledger.delete_cursor("sub")) for _ in range(2)]
+    await lost.reached.wait()
+    store.away = False
+    await asyncio.wait(both)
+    assert isinstance(both[0].exception(), MetadataUnavailable)
+    assert both[1].exception() is None
+    assert not ledger.cursors
+    assert not ledger.fenced
+    await factory.close()
+
+
+async def test_an_ack_that_could_not_be_written_is_stored_if_the_cursor_resumes() -> None:
+    stage, store, factory, ledger, cursor, ledger_id = await opened()
+    stage.bookie.hold = True
+    stage.bookie.refuse = lambda _ledger, _ids: stage.bookie.hold
+    cursor.ack(ledger_id, 5)
+    cursor.persist()
+    store.lose(DELETION, lands=False)
+    deletion = store.hold(DELETION)
+    deleting = asyncio.ensure_future(ledger.delete_cursor("sub"))
+    await deletion.reached.wait()
+    stage.bookie.release()
+    await turns()
+    deletion.go.set()
+    with pytest.raises(MetadataUnavailable):
+        await deleting
+    await turns()
+    store.away = False
+    assert await ledger.open_cursor("sub") is cursor
+    await cursor.flush()
+    await factory.abandon()
+    assert (await stage.factory().open(NAME)).cursors["sub"].is_acked(ledger_id, 5)
+
+
+async def test_a_deletion_finds_out_about_a_write_that_ended_with_the_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.05)
+    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.05)
+    _, store, factory, ledger, cursor, _ = await opened()
+    lost = store.lose(RECORD, lands=True)
+    writing = asyncio.ensure_future(cursor.set_properties({"a": "1"}))
+    await lost.reached.wait()
+    writing.cancel()
+    deleting = asyncio.ensure_future(ledger.delete_cursor("sub"))
+    await turns()
+    store.away = False
+    await deleting
+    assert not ledger.cursors
+    assert not ledger.fenced
+    await factory.close()
