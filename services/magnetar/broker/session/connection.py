@@ -95,6 +95,7 @@ class Connection(asyncio.BufferedProtocol):
             self._session.broken(error)
             return
         if events:
+            self._progress.restart()  # what is unfinished now belongs to another frame
             self._session.handle(events)
             if not self.writable:
                 self._check_unread()
