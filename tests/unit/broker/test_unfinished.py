@@ -2,8 +2,12 @@
 
 import asyncio
 import contextlib
+import os
+import socket
+import struct
 
 import pytest
+import uvloop
 from tests.support.broker import HOST, running_broker
 from tests.support.raw_client import RawClient
 from tests.unit.broker.peer import peer_of
@@ -132,3 +136,25 @@ async def test_a_large_frame_that_comes_slowly_is_taken(monkeypatch: pytest.Monk
             await asyncio.sleep(0.2)
         receipt = await peer.until(CommandType.SEND_RECEIPT)
         assert receipt.sequence_id == 0
+
+
+def test_peers_that_reset_at_once_leave_no_socket_open() -> None:
+    """As some health checks do. With uvloop, as brokers run: it closes no socket after an error."""
+
+    def sockets() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def run() -> None:
+        async with running_broker() as (service, port):
+            client = await RawClient.connect(HOST, port)
+            before = sockets()
+            for _ in range(20):
+                with socket.create_connection((HOST, port)) as peer:
+                    at_once = struct.pack("ii", 1, 0)
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            await client.close()
+            async with asyncio.timeout(WAIT_S):
+                while service.sessions or sockets() > before:  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.01)
+
+    uvloop.run(run())
