@@ -82,9 +82,7 @@ async def settled(service: BrokerService) -> None:
             assert isinstance(subscription, PersistentSubscription)
             await subscription.cursor.flush()
     async with asyncio.timeout(30):
-        while any(
-            isinstance(each, LedgerWriter) and each.lac_watched for each in gc.get_objects()
-        ):
+        while any(isinstance(each, LedgerWriter) and each.lac_watched for each in gc.get_objects()):
             await asyncio.sleep(0.1)  # noqa: ASYNC110 - there is no event for it
 
 
