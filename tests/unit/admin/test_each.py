@@ -23,8 +23,9 @@ async def fill(admin: Admin, local: str, *subscriptions: str) -> None:
     for number in range(MESSAGES):
         await append(topic, entry(b"x", number))
     # Nothing in a ledger is older than the millisecond in which the ledger was created.
-    while topic.judged_ms() <= max(each.created_ms for each in topic.managed_ledger.ledgers):
-        await asyncio.sleep(0.001)  # noqa: ASYNC110 - a clock has no event
+    created_ms = max(each.created_ms for each in topic.managed_ledger.ledgers)
+    while topic.judged_ms() <= created_ms:  # noqa: ASYNC110 - a clock has no event
+        await asyncio.sleep(0.001)
 
 
 async def backlogs(admin: Admin, local: str) -> dict[str, int]:

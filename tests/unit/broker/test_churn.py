@@ -70,6 +70,12 @@ async def quiet(service: BrokerService) -> None:
             await asyncio.sleep(0.01)
 
 
+def watched_writers() -> int:
+    """Writers of ledgers that have not told their bookies yet what is confirmed."""
+    writers = [each for each in gc.get_objects() if isinstance(each, LedgerWriter)]
+    return sum(each.lac_watched for each in writers)
+
+
 async def settled(service: BrokerService) -> None:
     """Waits until what timers do for what stays is done, so that two counts can be compared.
 
@@ -82,8 +88,8 @@ async def settled(service: BrokerService) -> None:
             assert isinstance(subscription, PersistentSubscription)
             await subscription.cursor.flush()
     async with asyncio.timeout(30):
-        while any(isinstance(each, LedgerWriter) and each.lac_watched for each in gc.get_objects()):
-            await asyncio.sleep(0.1)  # noqa: ASYNC110 - there is no event for it
+        while watched_writers():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.1)
 
 
 async def rounds(port: int, first: int) -> None:
