@@ -47,8 +47,6 @@ async def delete_topic(service: BrokerService, name: TopicName, *, force: bool) 
         await service.topics.delete(name, force=True)
     except NotFound:
         raise topic_not_found(name) from None
-    if name.partition_index < 0:
-        await service.schemas.forget(name)
 
 
 async def delete_partitioned(service: BrokerService, name: TopicName, *, force: bool) -> None:

@@ -64,9 +64,8 @@ class MemberSettings:
     )
     cluster_owner: str = setting(
         "",
-        "Who runs the cluster; processes of two owners are not one cluster, even with the same "
-        "name and metadata_root. The operator and the chart set NAMESPACE/NAME with an external "
-        "etcd. Empty: not compared.",
+        "The cluster's owner; a process of another owner does not start on the same metadata_root "
+        "(empty: not compared).",
         group=CLUSTER,
     )
     metadata_wait_s: int = setting(

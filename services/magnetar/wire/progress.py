@@ -3,7 +3,8 @@
 A peer that begins a frame has to send PROGRESS_BYTES_MIN more of it within each stretch of
 `stall_s`, or to finish it. A deadline for the whole frame would have to allow for the slowest link
 and the largest frame, and would keep a dead connection open for as long. A sweep over the
-connections asks from time to time; a read costs nothing more.
+connections asks from time to time; a read that finishes a frame calls `restart`. Without that call,
+a busy peer whose reads always end inside a small frame would look like one that has stalled.
 """
 
 from typing import Final
@@ -23,7 +24,7 @@ class Progress:
         self._since = 0.0
 
     def restart(self) -> None:
-        """What was seen does not count: nobody read from the connection."""
+        """Forgets what was seen: the frame is finished, or nobody read from the connection."""
         self._bytes = 0
 
     def stalled(self, now: float, unfinished_bytes: int) -> bool:

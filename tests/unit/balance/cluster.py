@@ -1,6 +1,7 @@
 """Brokers of a cluster as the balancer sees them: bundles with loads, owned in memory."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ class Process:
     clock: SystemClock = field(default_factory=SystemClock)
     used_s: float = 0.0
     then_s: float = 0.0
+    failures_left: int = 0
+    """So many times its figures cannot be read."""
 
     def cpu_seconds(self) -> float:
         now_s = self.clock.monotonic()
@@ -37,6 +40,9 @@ class Process:
         return self.used_s
 
     def memory_bytes(self) -> int:
+        if self.failures_left:
+            self.failures_left -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
         return 1 << 20
 
     def memory_limit_bytes(self) -> int:
@@ -101,6 +107,7 @@ class Broker:
         self.broker_id = broker_id
         self.draining = False
         self.refuses = False
+        self.process = Process(self.load)
         self.session = MetadataSession(cluster.store, TTL_S, cluster.clock, broker_id)
         self.balance = Balance(
             settings,
@@ -114,7 +121,7 @@ class Broker:
                 owner=self,
                 living=lambda: [b.broker_id for b in cluster.brokers.values() if not b.draining],
             ),
-            process=Process(self.load),
+            process=self.process,
             interval_s=interval_s,
         )
         measure = self.balance.reporter.measure

@@ -11,10 +11,12 @@ from magnetar.broker.balance.model import (
     LOG_PREFIX,
     ORDERS_PREFIX,
     REPORTS_PREFIX,
+    LoadReport,
     Move,
     Nothing,
     Order,
     Round,
+    decoded,
     encoded,
     order_key,
 )
@@ -194,6 +196,43 @@ async def test_a_report_is_written_when_it_changed_and_goes_with_the_broker(
     assert changed.revision > record.revision
     await broker.stop()
     assert await cluster.store.get(key) is None
+
+
+async def test_reports_go_on_after_the_process_could_not_read_its_figures(
+    cluster: Cluster,
+) -> None:
+    broker = await cluster.add("b0")
+    broker.process.failures_left = 2
+    await cluster.until(lambda: broker.process.failures_left == 0)
+    cluster.owners["t/n/x"], cluster.loads["t/n/x"] = "b0", 0.3
+
+    async def reported() -> bool:
+        record = await cluster.store.get(REPORTS_PREFIX + "b0")
+        return record is not None and decoded(record.value, LoadReport).cpu == 0.3
+
+    await until(reported)
+
+
+async def test_balancing_goes_on_after_a_record_that_makes_no_sense(cluster: Cluster) -> None:
+    """One hot bundle is of a namespace without bundles, which nothing of ours writes."""
+    settings = BalancedBrokerSettings(
+        shedding_rounds=1,
+        split_rounds=1,
+        load_report_interval_min_ms=100,
+        bundle_message_rate_max=1_000,
+    )
+    resources = Resources(cluster.store)
+    await resources.create_tenant("t", {})
+    await resources.create_namespace(NamespaceName("t", "n"), {})
+    name = "t/n/0x00000000_0x40000000"
+    cluster.owners[name], cluster.loads[name] = "b0", 0.08
+    broker = await cluster.add("b0", settings)
+    await cluster.until(lambda: bool(broker.balance.reports.all()))
+    with pytest.raises(KeyError):
+        await broker.balance.balancer.round()
+    await resources.update_policies(NamespaceName("t", "n"), lambda _: default_policies("c"))
+    await cluster.until(lambda: bool(cluster.done))
+    assert cluster.done[0] == ("split", name, "range_equally_divide")
 
 
 async def test_the_log_is_a_ring_and_repeats_nothing(cluster: Cluster) -> None:

@@ -154,6 +154,25 @@ async def test_a_frame_that_does_not_grow_ends_its_connection() -> None:
         await alive(server)
 
 
+async def test_a_busy_client_is_never_late() -> None:
+    """Each sweep finds as much of a frame as the last one did, but of another frame."""
+    async with serving(frame_stall_s=1.0, sweep_s=1000.0) as server, connected(server) as peer:
+        (connection,) = server.connections
+        now = asyncio.get_running_loop().time()
+        ping = protocol.encode_frame(protocol.PING, 0, 1)
+        peer.send(ping[:5])
+        for _ in range(5):
+            peer.send(ping[5:] + ping[:5])
+            answer = await peer.frame()
+            assert isinstance(answer, Frame)
+            assert answer.kind == protocol.PONG
+            connection.look(now)
+            assert not connection.closed
+            now += 1.5
+        connection.look(now)
+        assert "did not grow" in (await peer.failure(protocol.CLOSING)).message
+
+
 async def test_a_hello_that_trickles_is_late_all_the_same() -> None:
     async with (
         serving(hello_timeout_s=0.1, sweep_s=0.01) as server,

@@ -17,8 +17,10 @@ from tests.support.churn import churn_round
 
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.core.collecting import collecting
 from magnetar.core.names import parse_topic
+from magnetar.ledger.writer import LedgerWriter
 
 AT_ONCE: Final = BrokerSettings(failover_delay_ms=0)
 """Failover consumers are handed messages without a pause."""
@@ -69,6 +71,28 @@ async def quiet(service: BrokerService) -> None:
             await asyncio.sleep(0.01)
 
 
+def watched_writers() -> int:
+    """Writers of ledgers that have not told their bookies yet what is confirmed."""
+    writers = [each for each in gc.get_objects() if isinstance(each, LedgerWriter)]
+    return sum(each.lac_watched for each in writers)
+
+
+async def settled(service: BrokerService) -> None:
+    """Waits until what timers do for what stays is done, so that two counts can be compared.
+
+    A cursor makes the ledger of its acks when it first writes them, which is some time after the
+    acks; a ledger's writer is watched until it has told its bookies what is confirmed.
+    """
+    await quiet(service)
+    for topic in service.topics:
+        for subscription in topic.subscriptions.values():
+            assert isinstance(subscription, PersistentSubscription)
+            await subscription.cursor.flush()
+    async with asyncio.timeout(30):
+        while watched_writers():  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.1)
+
+
 async def rounds(port: int, first: int) -> None:
     for number in range(first, first + ROUNDS):
         await churn_round(HOST, port, number, TOPICS)
@@ -84,10 +108,10 @@ async def test_clients_that_come_and_go_leave_no_garbage(collector_off: None) ->
 async def test_clients_that_come_and_go_leave_nothing_alive(collector_off: None) -> None:
     async with running_broker(AT_ONCE) as (service, port):
         await rounds(port, 0)
-        await quiet(service)
+        await settled(service)
         before = live()
         await rounds(port, ROUNDS)
-        await quiet(service)
+        await settled(service)
         more = live() - before
         assert {name: count for name, count in more.items() if name not in OF_THE_TEST_STORE} == {}
 

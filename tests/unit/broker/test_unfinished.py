@@ -1,8 +1,13 @@
 """Connections that begin something and do not finish it, on real sockets, with short deadlines."""
 
 import asyncio
+import contextlib
+import os
+import socket
+import struct
 
 import pytest
+import uvloop
 from tests.support.broker import HOST, running_broker
 from tests.support.raw_client import RawClient
 from tests.unit.broker.peer import peer_of
@@ -28,9 +33,16 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What the broker sent until it closed the connection."""
+    """What the broker sent until it closed the connection.
+
+    The kernel resets a connection that is closed while bytes from the client are unread.
+    """
+    received = b""
     async with asyncio.timeout(WAIT_S):
-        return await reader.read()
+        with contextlib.suppress(ConnectionResetError):
+            while data := await reader.read(1 << 16):
+                received += data
+    return received
 
 
 @pytest.mark.parametrize("sent", [b"", CONNECT[:1], CONNECT[:-1], PING_FRAME])
@@ -88,6 +100,25 @@ async def test_a_connected_client_that_is_idle_between_frames_stays() -> None:
         await client.close()
 
 
+async def test_a_busy_client_is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sweep finds as much of a frame as the last one did, but of another frame."""
+    monkeypatch.setattr("magnetar.broker.service.SWEEP_S", 3600.0)
+    async with running_broker() as (service, port), peer_of(port) as peer:
+        (session,) = service.sessions
+        connection = session.wire
+        assert isinstance(connection, connection_module.Connection)
+        now = asyncio.get_running_loop().time()
+        peer.write(PING_FRAME[:5])
+        for _ in range(5):
+            peer.write(PING_FRAME[5:] + PING_FRAME[:5])
+            await peer.until(CommandType.PONG)
+            connection.look(now)
+            assert not connection.closed
+            now += connection_module.FRAME_STALL_S * 2
+        connection.look(now)
+        assert connection.closed
+
+
 async def test_a_large_frame_that_comes_slowly_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_module, "FRAME_STALL_S", 3.0)
     async with running_broker() as (_, port), peer_of(port) as peer:
@@ -105,3 +136,25 @@ async def test_a_large_frame_that_comes_slowly_is_taken(monkeypatch: pytest.Monk
             await asyncio.sleep(0.2)
         receipt = await peer.until(CommandType.SEND_RECEIPT)
         assert receipt.sequence_id == 0
+
+
+def test_peers_that_reset_at_once_leave_no_socket_open() -> None:
+    """As some health checks do. With uvloop, as brokers run: it closes no socket after an error."""
+
+    def sockets() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def run() -> None:
+        async with running_broker() as (service, port):
+            client = await RawClient.connect(HOST, port)
+            before = sockets()
+            for _ in range(20):
+                with socket.create_connection((HOST, port)) as peer:
+                    at_once = struct.pack("ii", 1, 0)
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+            await client.close()
+            async with asyncio.timeout(WAIT_S):
+                while service.sessions or sockets() > before:  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.01)
+
+    uvloop.run(run())

@@ -9,6 +9,7 @@ from tests.unit.subscription.conftest import new_consumer
 from magnetar.broker.policies.store import policies_key
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.errors import MetadataError
 from magnetar.core.ids import EARLIEST
 from magnetar.ledger.metadata import ledger_key
 from magnetar.policies.lifecycle import INACTIVE_TOPICS, RETENTION, SUBSCRIPTION_EXPIRATION
@@ -79,6 +80,25 @@ async def test_one_that_came_under_the_same_name_is_another(
         monkeypatch.setattr(PersistentTopic, "delete_subscription", slowly)
         await w.upkeep.expire_subscriptions()
         assert set(topic.subscriptions) == {"second"}
+
+
+async def test_a_subscription_that_cannot_be_deleted_does_not_keep_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as w:
+        topic = await w.topic("t", "first", "second", "third")
+        await w.set(SUBSCRIPTION_EXPIRATION, 1)
+        w.clock.advance(10 * 60_000)
+        delete = PersistentTopic.delete_subscription
+
+        async def refused(self: PersistentTopic, name: str, *, force: bool = False) -> None:
+            if name == "first":
+                raise MetadataError("the store did not answer in time")
+            await delete(self, name, force=force)
+
+        monkeypatch.setattr(PersistentTopic, "delete_subscription", refused)
+        await w.upkeep.expire_subscriptions()
+        assert set(topic.subscriptions) == {"first"}
 
 
 async def test_a_policy_that_was_lifted_meanwhile_expires_nothing(

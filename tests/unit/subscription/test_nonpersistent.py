@@ -124,3 +124,26 @@ async def test_acks_and_redeliveries_are_taken_and_forgotten(subscription, attac
     assert sink.ended == 1
     subscription.unsubscribe(consumer)
     assert not subscription.is_connected
+
+
+async def test_a_subscription_deleted_during_an_attach_takes_nobody(
+    subscription, attach, make_consumer
+):
+    """The consumer waits for the answer of the one whose place it wants."""
+    _, sink = await attach("a", SubType.Exclusive)
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def is_alive():
+        asked.set()
+        await answered.wait()
+        return False
+
+    sink.is_alive = is_alive
+    second, _ = make_consumer("b", SubType.Exclusive)
+    attaching = asyncio.ensure_future(subscription.add_consumer(second))
+    await asked.wait()
+    await subscription.close()
+    answered.set()
+    with pytest.raises(ServiceNotReady):
+        await attaching
+    assert not subscription.consumers

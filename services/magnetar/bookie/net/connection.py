@@ -146,12 +146,13 @@ class BookieConnection(asyncio.BufferedProtocol):
     def _take(self) -> None:
         """Takes the frames that are whole, until something has to be waited for."""
         decoder = self._decoder
-        added = False
+        added = taken = False
         try:
             while not (self.closed or self._draining):
                 frame = decoder.take()
                 if frame is None:
                     break
+                taken = True
                 if type(frame) is Add and self._hello_done:
                     self._add(frame)
                     added = True
@@ -169,6 +170,8 @@ class BookieConnection(asyncio.BufferedProtocol):
             # The frame is lost, and its answer with it: the peer must not wait for that.
             log.exception("a frame failed", peer=self.peer)
             self._end(messages.CODE_BOOKIE_ERROR, f"the bookie failed: {error!r}")
+        if taken:
+            self._progress.restart()  # what is unfinished now belongs to another frame
         if added:
             self._server.added()
 

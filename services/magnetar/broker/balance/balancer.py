@@ -85,6 +85,9 @@ class Balancer:
             except (MagnetarError, TimeoutError) as error:
                 log.info("round of balancing left out", error=str(error))
                 pause_s = min(RETRY_S, self._interval_s)
+            except Exception:
+                # The leader keeps its key: if the loop ended here, no broker would balance.
+                log.exception("round of balancing left out")
             await asyncio.sleep(pause_s)
 
     async def round(self) -> Round:

@@ -154,8 +154,12 @@ class LoadReporter:
                 await self.look()
             except StoreClosed:
                 return
-            except (MetadataError, TimeoutError) as error:
+            except (MetadataError, TimeoutError, OSError) as error:
+                # OSError: a process without free file descriptors cannot read its own figures.
                 log.info("load not reported", error=str(error))
+            except Exception:
+                # Without reports the last one would stand for as long as the broker lives.
+                log.exception("load not reported")
             took_s = self._clock.monotonic() - began_s
             pause_s = max(self._settings.interval_min_s, took_s / LOOKING_SHARE_MAX)
             self._write_now.clear()

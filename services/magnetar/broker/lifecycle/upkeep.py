@@ -170,16 +170,25 @@ class Upkeep:
     async def _expire_subscriptions(self, topic: PersistentTopic) -> None:
         minutes = topic.policies.value(SUBSCRIPTION_EXPIRATION) or 0
         for name, subscription in list(topic.subscriptions.items()):
-            await self._note_use(subscription, minutes)
-            if not self._unused(topic, subscription):
-                continue
-            await topic.policies.confirm()
-            if not self._unused(topic, subscription):
-                continue
             try:
+                await self._note_use(subscription, minutes)
+                if not self._unused(topic, subscription):
+                    continue
+                await topic.policies.confirm()
+                if not self._unused(topic, subscription):
+                    continue
                 # It looks itself whether somebody has attached, with nothing in between.
                 await topic.delete_subscription(name)
             except ConsumerBusy:
+                continue
+            except MagnetarError as error:
+                # The topic's other subscriptions expire all the same.
+                log.warning(
+                    "subscription not expired",
+                    topic=topic.full_name,
+                    subscription=name,
+                    error=str(error),
+                )
                 continue
             log.info(
                 "unused subscription deleted",

@@ -28,6 +28,7 @@ WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
 UNREAD_BYTES_MAX: Final = 16 << 20
 CLOSE_TIMEOUT_S: Final = 5.0
+UNKNOWN_PEER: Final = ("unknown", 0)
 CONNECT_TIMEOUT_S: Final = 10.0
 FRAME_STALL_S: Final = 25.0
 """How long a frame under way may not grow by `wire.progress.PROGRESS_BYTES_MIN`."""
@@ -78,7 +79,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._loop_gathers = type(transport).__module__.startswith("uvloop")
         self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
-        host, port = transport.get_extra_info("peername")[:2]
+        # The kernel has no address of a peer that has reset the connection already. An exception
+        # here would leave the socket open for ever: uvloop does not close it.
+        host, port = (transport.get_extra_info("peername") or UNKNOWN_PEER)[:2]
         self._session.opened(self, f"/{host}:{port}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -95,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
             self._session.broken(error)
             return
         if events:
+            self._progress.restart()  # what is unfinished now belongs to another frame
             self._session.handle(events)
             if not self.writable:
                 self._check_unread()

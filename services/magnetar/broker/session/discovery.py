@@ -169,9 +169,22 @@ def _bare(name: str) -> str:
 
 
 class TopicListWatcher:
-    """Tells one client about topics of a namespace that come and go."""
+    """Tells one client about topics of a namespace that come and go.
 
-    __slots__ = ("_id", "_namespace", "_pattern", "_session", "_topics")
+    While the client does not read, changes are gathered, and leave as one update (`send`). So a
+    watcher holds at most the names that its client was told and those that exist.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_id",
+        "_namespace",
+        "_pattern",
+        "_session",
+        "_started",
+        "_topics",
+        "_unsent",
+    )
 
     def __init__(
         self,
@@ -185,31 +198,59 @@ class TopicListWatcher:
         self._namespace = namespace
         self._pattern = pattern
         self._topics: set[str] = set()
-        session.service.topics.add_listener(namespace, self._changed)
+        """As the client knows them."""
+        self._unsent: dict[str, bool] = {}
+        """Whether a topic exists of which the client knows otherwise."""
+        self._started = self._closed = False
+
+    def listen(self) -> None:
+        """Notes changes from now on; the list that `start` takes is to be read after this."""
+        if not self._closed:
+            self._session.service.topics.add_listener(self._namespace, self._changed)
 
     def start(self, names: Iterable[str]) -> list[str]:
-        """Takes the first list; returns what of it matches."""
+        """Takes the first list; returns what of it matches. Changes noted meanwhile are newer."""
         self._topics.update(matching(names, self._pattern))
+        for full, exists in self._unsent.items():
+            if exists:
+                self._topics.add(full)
+            else:
+                self._topics.discard(full)
+        self._unsent.clear()
+        self._started = True
         return sorted(self._topics)
 
     def close(self) -> None:
+        self._closed = True
         self._session.service.topics.remove_listener(self._namespace, self._changed)
+
+    def send(self) -> None:
+        """Sends what has changed, if the client reads."""
+        if not self._unsent or not self._started or not self._session.wire.writable:
+            return
+        update = pb.CommandWatchTopicUpdate(watcher_id=self._id)
+        for full, exists in self._unsent.items():
+            if exists:
+                self._topics.add(full)
+                update.new_topics.append(full)
+            else:
+                self._topics.discard(full)
+                update.deleted_topics.append(full)
+        self._unsent.clear()
+        update.topics_hash = topics_hash(sorted(self._topics))
+        self._session.link.answer(CommandType.WATCH_TOPIC_UPDATE, update)
 
     def _changed(self, name: TopicName, exists: bool) -> None:
         if name.namespace != self._namespace or not name.persistent or is_system_topic(name):
             return
         full = str(name)
-        if exists == (full in self._topics) or not self._pattern.fullmatch(_bare(full)):
+        if not self._pattern.fullmatch(_bare(full)):
             return
-        update = pb.CommandWatchTopicUpdate(watcher_id=self._id)
-        if exists:
-            self._topics.add(full)
-            update.new_topics.append(full)
+        if self._started and exists == (full in self._topics):
+            self._unsent.pop(full, None)
         else:
-            self._topics.discard(full)
-            update.deleted_topics.append(full)
-        update.topics_hash = topics_hash(sorted(self._topics))
-        self._session.link.answer(CommandType.WATCH_TOPIC_UPDATE, update)
+            self._unsent[full] = exists
+            self.send()
 
 
 def on_watch_topic_list(
@@ -244,6 +285,7 @@ async def _start_watch(
     namespace: NamespaceName,
     watcher: TopicListWatcher,
 ) -> None:
+    watcher.listen()
     names = await session.service.topics.names(namespace, "persistent")
     found = watcher.start(str(name) for name in names if not is_system_topic(name))
     success = pb.CommandWatchTopicListSuccess(

@@ -152,6 +152,8 @@ class Session:
         self._reads_again.set()
         for attachment in list(self.consumers.values()):
             attachment.subscription.on_writable(attachment.consumer)
+        for watcher in list(self.watchers.values()):
+            watcher.send()
 
     def lost(self, error: Exception | None) -> None:
         """The connection is gone: detach everything that it had."""

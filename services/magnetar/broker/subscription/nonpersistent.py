@@ -85,6 +85,8 @@ class NonPersistentSubscription:
             for other in list(self.consumers):
                 if not await other.sink.is_alive():
                     self.remove_consumer(other)
+            if self.closed:  # deleted during the wait
+                raise ServiceNotReady("Subscription is fenced")
             if self.consumers:
                 raise ConsumerBusy("Exclusive consumer is already connected")
         check_room(self.limits.max_consumers, len(self.consumers))
