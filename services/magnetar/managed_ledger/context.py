@@ -113,6 +113,9 @@ class Context:
     trim_limit: TrimLimit = unlimited
     """Asked, with the log's name and when it was created, how far retention may go; None: as far as
     it likes. What it raises keeps ledgers."""
+    unanswered: set[str] = field(default_factory=set)
+    """Managed ledgers of which a write of the last instance may still land: at most one name for
+    each that this process has opened. The next opening keeps such a write out."""
     rng: random.Random = field(default_factory=random.Random)
     """For the spread of repetitions."""
     removals: asyncio.Semaphore = field(

@@ -106,7 +106,17 @@ class Tenure:
     which ends with the instance or on its own.
     """
 
-    __slots__ = ("_context", "_error", "_idle", "_origin", "_parent", "_under_way", "name")
+    __slots__ = (
+        "_answered",
+        "_context",
+        "_error",
+        "_idle",
+        "_origin",
+        "_parent",
+        "_under_way",
+        "follows_unanswered",
+        "name",
+    )
 
     def __init__(
         self, context: "Context", name: str, origin: Hashable, parent: "Tenure | None" = None
@@ -118,6 +128,10 @@ class Tenure:
         self._error: MagnetarError | None = None
         self._under_way = 0
         self._idle: asyncio.Event | None = None
+        self._answered = True
+        self.follows_unanswered = name in context.unanswered
+        """Whether a write of an earlier instance of this process may still land. Its claim is this
+        one's, so only another revision of the record that it expects keeps it out."""
 
     @classmethod
     async def begin(cls, context: "Context", name: str) -> "Tenure":
@@ -174,12 +188,23 @@ class Tenure:
     def _transaction(self) -> Iterator[None]:
         root = self if self._parent is None else self._parent
         root._under_way += 1
+        self._context.unanswered.add(self.name)
         try:
             yield
+        except asyncio.CancelledError:
+            root._answered = False
+            raise
         finally:
             root._under_way -= 1
-            if not root._under_way and root._idle is not None:
-                root._idle.set()
+            if not root._under_way:
+                if root._answered:
+                    self._context.unanswered.discard(self.name)
+                if root._idle is not None:
+                    root._idle.set()
+
+    def _not_answered(self) -> None:
+        root = self if self._parent is None else self._parent
+        root._answered = False
 
     # -- writing
 
@@ -218,6 +243,7 @@ class Tenure:
                     raise self._told(checks, error) from error
                 except MetadataUnavailable:
                     unknown = True
+                    self._not_answered()
                     await self._back_off(attempt)
         raise MetadataUnavailable(f"{operations[0].key} could not be written")
 
@@ -260,6 +286,7 @@ class Tenure:
                     raise self._told(checks, error) from error
                 except MetadataUnavailable:
                     unknown = True
+                    self._not_answered()
                     await self._back_off(attempt)
                 else:
                     return Created(writer, writer.ledger_id, writer.revision)
@@ -295,6 +322,8 @@ class Tenure:
             self.check()
             try:
                 for operation in operations:
+                    if isinstance(operation, Check):
+                        continue
                     record = await self._context.store.get(operation.key)
                     if isinstance(operation, Put):
                         matches = record is not None and record.value == operation.value

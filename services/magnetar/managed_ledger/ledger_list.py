@@ -291,6 +291,8 @@ class LedgerList:
             record = self._changed(deleting=(*self._record.deleting, *ledger_ids))
             if ledger_ids:
                 operations.append(self._put(record))
+            else:  # it lands under this instance only
+                operations.insert(0, Check(managed_ledger_key(self.name), self._revision))
             # The record's own write first: by it a repetition is told from another's write.
             operations.reverse()
             try:

@@ -92,7 +92,13 @@ async def _record(
         if stored is not None:
             record = decode_managed_ledger(key, stored.value)
             if not record.deleted:
-                return record, stored.revision
+                if not tenure.follows_unanswered:
+                    return record, stored.revision
+                # Another revision keeps out what an earlier instance may still have on its way.
+                with suppress(BadRevision):  # it has just landed: read again
+                    put = Put(key, stored.value, stored.revision)
+                    return record, await tenure.write([put])
+                continue
             await _finish_deletion(tenure, record, stored.revision, context)
             continue
         if not create:
