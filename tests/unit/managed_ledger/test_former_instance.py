@@ -344,3 +344,34 @@ async def test_a_trim_of_a_former_instance_takes_no_ledger_from_the_next() -> No
     assert len(await again.read(Position(ledger_id, 0), 100, 1 << 20)) == 20
     assert not again.fenced
     await factory.close()
+
+
+async def test_a_cursors_deletion_that_lands_late_does_not_take_it_from_the_next_instance() -> None:
+    """The claim is the same one: only another revision of the record keeps the deletion out."""
+    scene = Scene()
+    factory, ledger, _, _ = await scene.open()
+    held = scene.store.hold(lambda operation: operation.key.endswith("/old"))
+    deleting = asyncio.ensure_future(ledger.delete_cursor("old"))
+    await held.reached.wait()
+    ledger.abandon()
+    again = await factory.open(NAME)
+    cursor = again.cursors["old"]
+    held.go.set()
+    await asyncio.wait([deleting])
+    assert isinstance(deleting.exception(), MagnetarError)
+    assert [record for record in await scene.records() if record.key.endswith("/old")]
+    cursor.ack_cumulative(again.last_confirmed)
+    await cursor.flush()
+    assert not again.fenced
+    await factory.close()
+
+
+async def test_an_opening_writes_nothing_if_all_of_the_last_instance_was_answered() -> None:
+    scene = Scene()
+    factory, ledger, _, _ = await scene.open()
+    await ledger.set_properties({"by": "the first"})
+    await ledger.close()
+    before = await scene.records()
+    await factory.open(NAME)
+    assert await scene.records() == before
+    await factory.close()
