@@ -1,9 +1,9 @@
 """A broker's life in the simulation, wired as its process wires it."""
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tests.sim.admin import Admin
 from tests.sim.bookies import SESSION_TTL_S, registered_bookies
 from tests.sim.clocks import SimClock
 from tests.sim.metadata import MetadataClient, MetadataServer
@@ -14,8 +14,6 @@ from magnetar.broker.defaults import ensure_defaults
 from magnetar.broker.resources import Resources
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
-from magnetar.core.errors import MagnetarError
-from magnetar.core.names import parse_topic
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
@@ -80,17 +78,7 @@ async def broker_main(node: Node, world: "World") -> None:
         service_url=f"pulsar://{node.name}:{BROKER_PORT}",
         http_url=f"http://{node.name}:8080",
     )
-    node.service = service
-
-    async def unload(topic: str) -> None:
-        name = parse_topic(topic)
-        ownership = service.cluster_ownership
-        if ownership is None:
-            return
-        bundle = ownership.bundle_of(name)
-        if bundle is not None and ownership.has(bundle):
-            with suppress(MagnetarError):
-                await ownership.unload(bundle)
+    node.service, node.store, node.ledgers = service, store, factory
 
     async def stop() -> None:
         await service.stop()
@@ -98,7 +86,7 @@ async def broker_main(node: Node, world: "World") -> None:
         await bookies.stop()
         await store.close()
 
-    node.stop, node.unload = stop, unload
+    node.stop, node.admin = stop, Admin(service)
     node.ready = True
 
 

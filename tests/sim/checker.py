@@ -37,6 +37,8 @@ def check_failures(world: "World") -> None:
     world.loop.unread_failures(world.processes())
     for process, text, error in world.loop.failures:
         world.history.violated(f"unhandled in {process.name}: {text} {error!r}")
+    for text, seen in world.watching.corrupt.items():
+        world.history.violated(f"a cursor is lost: {seen}: {text}")
     for text in world.watching.errors:
         world.history.violated(f"an error was logged: {text}")
 

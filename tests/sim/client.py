@@ -146,8 +146,11 @@ class Wire(asyncio.Protocol):
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             await future
 
-    async def request(self, kind: int, message: Any) -> Any:
-        """Sends a command with a fresh id; returns its answer, or raises Refused."""
+    async def request(self, kind: int, message: Any, *, cut_s: float | None = None) -> Any:
+        """Sends a command with a fresh id; returns its answer, or raises Refused.
+
+        With `cut_s` the client closes the connection if there is no answer by then.
+        """
         if self.gone:
             raise ConnectionError("connection lost")
         message.request_id = next(self._requests)
@@ -155,8 +158,12 @@ class Wire(asyncio.Protocol):
         self._waiting[message.request_id] = future
         self.write(encode_command(kind, message))
         try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S if cut_s is None else cut_s):
                 answered, answer = await future
+        except TimeoutError:
+            if cut_s is not None:
+                self.abort()
+            raise
         finally:
             self._waiting.pop(message.request_id, None)
         if answered == CommandType.ERROR:

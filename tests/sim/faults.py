@@ -5,10 +5,10 @@ Those that take a copy for good keep to one bookie (see `plan.LOSSY`).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from tests.sim.churn_faults import CHURN_FAULTS, Play, cut_for
 from tests.sim.nodes import Node
 from tests.sim.plan import FaultPlan
 
@@ -24,8 +24,6 @@ STOP_S_MAX: Final = 30.0
 STEPS_MAX: Final = 40
 FLIPPED_BEHIND_BYTES: Final = 6 << 10
 """Of the end of a journal: what is before it is mostly in entry logs already."""
-
-Play = Callable[["World", FaultPlan, Random], Awaitable[None]]
 
 
 async def play(world: "World") -> None:
@@ -114,27 +112,19 @@ def _pause(bookies: bool) -> Play:
     return pause
 
 
-async def _cut(world: "World", for_s: float, pairs: list[tuple[str, str]]) -> None:
-    for source, target in pairs:
-        world.network.cut(source, target)
-    await asyncio.sleep(for_s)
-    for source, target in pairs:
-        world.network.heal(source, target)
-
-
 async def _isolate(world: "World", fault: FaultPlan, rng: Random) -> None:
     name = rng.choice(sorted(world.nodes))
     others = [host for host in world.hosts() if host != name]
     world.tell(f"{name} is cut off from all for {fault.for_s:.2f} s")
     pairs = [pair for other in others for pair in ((name, other), (other, name))]
-    await _cut(world, fault.for_s, pairs)
+    await cut_for(world, fault.for_s, pairs)
     world.tell(f"{name} is back on the network")
 
 
 async def _cut_one_way(world: "World", fault: FaultPlan, rng: Random) -> None:
     source, target = rng.sample(world.hosts(), 2)
     world.tell(f"nothing passes from {source} to {target} for {fault.for_s:.2f} s")
-    await _cut(world, fault.for_s, [(source, target)])
+    await cut_for(world, fault.for_s, [(source, target)])
 
 
 async def _stalls(world: "World", fault: FaultPlan, rng: Random) -> None:
@@ -144,20 +134,20 @@ async def _stalls(world: "World", fault: FaultPlan, rng: Random) -> None:
     async with asyncio.TaskGroup() as group:
         while world.loop.now < end:
             target = rng.choice(world.bookies).name
-            group.create_task(_cut(world, rng.uniform(0.05, 1.5), [(source, target)]))
+            group.create_task(cut_for(world, rng.uniform(0.05, 1.5), [(source, target)]))
             await asyncio.sleep(rng.expovariate(1 / BETWEEN_STALLS_S))
 
 
 async def _cut_both_ways(world: "World", fault: FaultPlan, rng: Random) -> None:
     one, other = rng.choice(sorted(world.nodes)), rng.choice(world.hosts())
     world.tell(f"nothing passes between {one} and {other} for {fault.for_s:.2f} s")
-    await _cut(world, fault.for_s, [(one, other), (other, one)])
+    await cut_for(world, fault.for_s, [(one, other), (other, one)])
 
 
 async def _cut_off_metadata(world: "World", fault: FaultPlan, rng: Random) -> None:
     name = rng.choice(sorted(world.nodes))
     world.tell(f"{name} cannot reach the metadata store for {fault.for_s:.2f} s")
-    await _cut(world, fault.for_s, [(name, "metadata"), ("metadata", name)])
+    await cut_for(world, fault.for_s, [(name, "metadata"), ("metadata", name)])
 
 
 async def _metadata_down(world: "World", fault: FaultPlan, rng: Random) -> None:
@@ -294,11 +284,11 @@ async def _slow_network(world: "World", fault: FaultPlan, rng: Random) -> None:
 
 async def _unload(world: "World", fault: FaultPlan, rng: Random) -> None:
     node = _one_of(world.brokers, rng)
-    if node is None or node.unload is None or node.process is None:
+    if node is None or node.admin is None or node.process is None:
         return
     topic = rng.choice(world.plan.topics)
     world.tell(f"{node.name} is asked to unload {topic.name}")
-    node.process.start(node.unload(topic.name), "unload")
+    node.process.start(node.admin.unload_bundle(topic.name), "unload")
 
 
 async def _late_copy(world: "World", fault: FaultPlan, rng: Random) -> None:
@@ -331,4 +321,5 @@ FAULTS: Final[dict[str, Play]] = {
     "unload": _unload,
     "stop broker": _stop(False),
     "stop bookie": _stop(True),
+    **CHURN_FAULTS,
 }

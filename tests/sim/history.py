@@ -21,6 +21,8 @@ class Sent:
     """One message."""
 
     payload: bytes
+    created_at: float = 0.0
+    """Before it was first sent."""
     sends: int = 0
     receipt: Position | None = None
     receipted_at: float = -1.0
@@ -31,11 +33,22 @@ class SubscriptionHistory:
     """What one subscription's consumers got."""
 
     name: str
+    since: float = -1.0
+    """When it was there for certain: what was sent later must come, until it is `over`."""
+    anew_at: float = -1.0
+    """It was made at the latest position, and not before this: what was receipted by then must
+    not come."""
+    over: bool = False
+    """Somebody has begun to delete it."""
+    judged: bool = True
+    """Whether acks hold; not after a seek whose outcome is unknown."""
     delivered: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     """How often each message (producer, sequence) came."""
     acked: dict[Position, float] = field(default_factory=dict)
     """When the receipt of an ack came."""
     acks_sent: set[Position] = field(default_factory=set)
+    undone: int = 0
+    """Seeks so far: what was acked before one may come again."""
     held: dict[Position, None] = field(default_factory=dict)
     """Delivered, and nobody has acked it yet: where its consumer goes, it must come again."""
 
@@ -46,6 +59,17 @@ class SubscriptionHistory:
         if cumulative:
             self.held = {one: None for one in self.held if one > position}
 
+    def rewound(self) -> None:
+        """A consumer seeks back: everything may come again."""
+        self.undone += 1
+        self.anew_at = -1.0
+        self.acked.clear()
+        self.acks_sent.clear()
+
+    def wants(self, sent: Sent) -> bool:
+        """Whether this message must come, once it is receipted."""
+        return not self.over and sent.receipt is not None and sent.created_at > self.since
+
 
 @dataclass(slots=True)
 class TopicHistory:
@@ -54,12 +78,14 @@ class TopicHistory:
     name: str
     sent: dict[tuple[str, int], Sent] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionHistory] = field(default_factory=dict)
+    deleted_at: float = -1.0
+    """The topic was deleted, not before this: what was receipted by then must not come."""
 
     def subscription(self, name: str) -> SubscriptionHistory:
         return self.subscriptions.setdefault(name, SubscriptionHistory(name))
 
-    def add(self, producer: str, sequence: int, payload: bytes) -> None:
-        self.sent[producer, sequence] = Sent(payload)
+    def add(self, producer: str, sequence: int, payload: bytes, now: float) -> None:
+        self.sent[producer, sequence] = Sent(payload, now)
 
     @property
     def unreceipted(self) -> int:
@@ -117,11 +143,17 @@ class History:
             return
         if sent.payload != payload:
             self.violated(f"{topic.name}: {key} at {position} is not what was sent")
+        gone_at = max(subscription.anew_at, topic.deleted_at)
+        if sent.receipt is not None and position <= sent.receipt and sent.receipted_at < gone_at:
+            self.violated(
+                f"{topic.name}/{subscription.name}: {position}, receipted at "
+                f"{sent.receipted_at:.3f}, came to what was made anew at {gone_at:.3f}"
+            )
         subscription.delivered[key] += 1
         if position not in subscription.acks_sent:
             subscription.held[position] = None
         acked_at = subscription.acked.get(position)
-        if acked_at is not None and acked_at < subscribed_at:
+        if acked_at is not None and acked_at < subscribed_at and subscription.judged:
             self.violated(
                 f"{topic.name}/{subscription.name}: {position} came again at a consumer of "
                 f"{subscribed_at:.3f}, its ack was receipted at {acked_at:.3f}"

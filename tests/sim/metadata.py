@@ -13,6 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
 from typing import Any, Final, Self, TypeVar
 
 from tests.sim.clocks import SimClock
@@ -47,6 +49,33 @@ T = TypeVar("T")
 Work = Callable[[MemoryStore], Awaitable[Any]]
 
 
+@dataclass(slots=True)
+class Writes:
+    """How writes fare, beside what the network does; reads and keep-alives are not concerned.
+
+    So it is with an etcd whose disks are slow: what needs no fsync is answered at once.
+    """
+
+    lost_chance: float = 0.0
+    """That the request never arrives."""
+    lost_answer_chance: float = 0.0
+    """That the answer never comes."""
+    slow_chance: float = 0.0
+    slow_s: float = 0.0
+    """About how late a slow answer comes; the write lands at once."""
+    late_chance: float = 0.0
+    late_s: float = 0.0
+    """How late a late write lands, at most."""
+
+    @staticmethod
+    def happens(chance: float, rng: Random) -> bool:
+        """Draws nothing where it cannot happen: other runs stay what they were."""
+        return chance > 0.0 and rng.random() < chance
+
+
+GOOD: Final = Writes()
+
+
 class MetadataServer:
     """The store's own process. Its state outlives restarts: it was synced."""
 
@@ -56,6 +85,7 @@ class MetadataServer:
         self.store = MemoryStore(SimClock(loop))
         self.down = False
         self.lost_answer_chance = 0.0
+        self.writes = Writes()
         self.answers_lost = 0
         self.calls = 0
         self.on_call: Callable[[str, str], None] | None = None
@@ -84,24 +114,32 @@ class MetadataServer:
 
     # -- requests --------------------------------------------------------------------------
 
-    def request(self, source: Process, work: Work, reply: Callable[..., None]) -> None:
+    def request(
+        self, source: Process, work: Work, reply: Callable[..., None], *, writes: bool
+    ) -> None:
         """A request is here."""
         if self.down:
             return
         self.calls += 1
-        self.process.start(self._serve(source, work, reply), "serve")
+        self.process.start(self._serve(source, work, reply, writes), "serve")
 
-    async def _serve(self, source: Process, work: Work, reply: Callable[..., None]) -> None:
+    async def _serve(
+        self, source: Process, work: Work, reply: Callable[..., None], writes: bool
+    ) -> None:
         result, error = None, None
         try:
             result = await work(self.store)
         except (MagnetarError, ValueError) as failed:
             error = failed
-        if self.loop.rng.random() < self.lost_answer_chance:
+        rng, fare = self.loop.rng, self.writes if writes else GOOD
+        if rng.random() < self.lost_answer_chance or fare.happens(fare.lost_answer_chance, rng):
             self.answers_lost += 1
             return
+        when = self.loop.now
+        if fare.happens(fare.slow_chance, rng):
+            when += fare.slow_s * rng.uniform(0.5, 1.5)
         if self.network.passes(HOST, source.host):
-            when = self.loop.now + self.network.latency(HOST, source.host)
+            when += self.network.latency(HOST, source.host)
             self.loop.at(when, source.post, reply, result, error)
 
     async def poll(self, prefix: str, first: int) -> tuple[list[WatchEvent], int]:
@@ -241,23 +279,31 @@ class MetadataClient:
 
     # -- how calls travel ------------------------------------------------------------------
 
-    def send(self, work: Work) -> "asyncio.Future[Any]":
-        """Sends a request; requests of one client arrive in order where nothing is cut."""
+    def send(self, work: Work, *, writes: bool = False) -> "asyncio.Future[Any]":
+        """Sends a request; requests of one client arrive in order where nothing is cut or late."""
         loop, network = self.server.loop, self.server.network
         future: asyncio.Future[Any] = loop.create_future()
         departs = max(loop.now, self._process.busy_until)
         arrives = departs + network.latency(self._process.host, HOST)
-        self._arrived = arrives = max(arrives, self._arrived + 1e-7)
-        loop.at(arrives, self._arrive, work, future, 0)
+        fare = self.server.writes if writes else GOOD
+        if fare.happens(fare.lost_chance, loop.rng):
+            return future
+        if fare.happens(fare.late_chance, loop.rng):
+            # On its way alone: what is sent after it may overtake it.
+            arrives += loop.rng.uniform(0.0, fare.late_s)
+        else:
+            self._arrived = arrives = max(arrives, self._arrived + 1e-7)
+        loop.at(arrives, self._arrive, work, future, 0, writes)
         return future
 
-    def _arrive(self, work: Work, future: "asyncio.Future[Any]", tries: int) -> None:
+    def _arrive(self, work: Work, future: "asyncio.Future[Any]", tries: int, writes: bool) -> None:
         loop = self.server.loop
         if not tries and not self._process.alive:
             return
         if not self.server.network.passes(self._process.host, HOST):
             if tries < 3 and loop.rng.random() < LATE_CHANCE:
-                loop.at(loop.now + loop.rng.uniform(*LATE_S), self._arrive, work, future, tries + 1)
+                when = loop.now + loop.rng.uniform(*LATE_S)
+                loop.at(when, self._arrive, work, future, tries + 1, writes)
             return
 
         def reply(result: object, error: BaseException | None) -> None:
@@ -268,7 +314,7 @@ class MetadataClient:
             else:
                 future.set_result(result)
 
-        self.server.request(self._process, work, reply)
+        self.server.request(self._process, work, reply, writes=writes)
 
     async def answer(self, future: "asyncio.Future[T]", timeout_s: float) -> T:
         try:
@@ -277,9 +323,9 @@ class MetadataClient:
         except TimeoutError:
             raise MetadataUnavailable("the metadata store did not answer in time") from None
 
-    async def call(self, work: Callable[[MemoryStore], Awaitable[T]]) -> T:
+    async def call(self, work: Callable[[MemoryStore], Awaitable[T]], *, writes: bool = False) -> T:
         self._check_open()
-        result: T = await self.answer(self.send(work), REQUEST_TIMEOUT_S)
+        result: T = await self.answer(self.send(work, writes=writes), REQUEST_TIMEOUT_S)
         self._check_open()
         return result
 
@@ -304,12 +350,12 @@ class MetadataClient:
         return await self.transact([Put(key, bytes(value), expected, lease_id)])
 
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
-        return await self.call(lambda store: store.delete(key, expected=expected))
+        return await self.call(lambda store: store.delete(key, expected=expected), writes=True)
 
     async def transact(self, operations: Sequence[Operation]) -> int:
         operations = tuple(operations)
         try:
-            return await self.call(lambda store: store.transact(operations))
+            return await self.call(lambda store: store.transact(operations), writes=True)
         except LeaseLost:
             for lease_id in leases_named(operations):
                 if lease_id in self._leases:
@@ -324,6 +370,10 @@ class MetadataClient:
         lease = await self.call(lambda store: store.grant_lease(ttl_s))
         held = self._leases[lease.id] = SimLease(self, lease.id, ttl_s, asked + ttl_s)
         return held
+
+    def lease_ids(self) -> Sequence[int]:
+        """Those of this client that it takes to be good."""
+        return [lease.id for lease in self._leases.values() if lease.valid]
 
     async def revoke_lease(self, lease_id: int) -> None:
         await self.call(lambda store: store.revoke_lease(lease_id))

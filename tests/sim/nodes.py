@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.sim.clocks import SimClock
 from tests.sim.loop import Process, SimLoop
@@ -18,6 +18,12 @@ from tests.sim.promises import Promises
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.core.errors import MagnetarError
+
+if TYPE_CHECKING:
+    from tests.sim.admin import Admin
+    from tests.sim.metadata import MetadataClient
+
+    from magnetar.managed_ledger.factory import ManagedLedgerFactory
 
 DATA_DIR: Final = Path("/data")
 ORIGIN_S_MAX: Final = 1e6
@@ -43,8 +49,11 @@ class Node:
         """What the life's main coroutine has put up."""
         self.stop: Callable[[], Coroutine[Any, Any, None]] | None = None
         """Ends the life in order, where that is possible."""
-        self.unload: Callable[[str], Coroutine[Any, Any, None]] | None = None
-        """Asks a broker to let go of a topic."""
+        self.admin: Admin | None = None
+        """Takes an operator's requests to a broker."""
+        self.store: MetadataClient | None = None
+        self.ledgers: ManagedLedgerFactory | None = None
+        """A broker's own."""
         self.ready = False
         self.failed_starts: list[str] = []
         self.wanted_down = False
@@ -72,7 +81,8 @@ class Node:
         )
         self.process = Process(self.loop, f"{self.name}#{self.lives}", self.name)
         self.processes.append(self.process)
-        self.service, self.stop, self.unload, self.ready = None, None, None, False
+        self.service, self.stop, self.admin, self.ready = None, None, None, False
+        self.store = self.ledgers = None
         self.network.power_on(self.name)
         self._supervise(self.process)
 

@@ -40,6 +40,22 @@ FAULT_KINDS: Final = (
 LOSSY: Final = frozenset(("flip bits", "flip journal", "wipe bookie"))
 """Kinds that take a copy for good: a run has at most one such, on one bookie."""
 
+CHURN_KINDS: Final = (
+    "unload topic",
+    "unload bundles",
+    "split bundle",
+    "expire lease",
+    "outlive lease",
+    "slow writes",
+    "late writes",
+    "unanswered writes",
+    "writes under way",
+    "writes under way",
+    "cut off bookies",
+)
+"""Faults that close topics, move bundles and leave writes under way, drawn beside the others."""
+
+CHURN: Final = 0xC4B2
 AGES: Final = 0xA6E5
 AGES_CHANCE: Final = 0.3
 TELLS: Final = 0x7E11
@@ -74,6 +90,28 @@ class FaultPlan:
 
 
 @dataclass(slots=True)
+class ChurnPlan:
+    """What is deleted, made again, closed and cut off under load; nothing by default."""
+
+    churners: int = 0
+    """Clients that make, cut off, delete and make again a subscription of their own."""
+    topics: int = 0
+    """Topics that are deleted and created again while they are used."""
+    namespaces: bool = False
+    """Each of those topics has a namespace of its own, which is deleted and created again too."""
+    cut_chance: float = 0.0
+    """That a client closes its connection while a command is under way."""
+    rest_chance: float = 0.0
+    """That a producer pauses before its next message, for seconds."""
+    hoard_chance: float = 0.0
+    """That an ack waits until the topic is being closed."""
+    reloads: bool = False
+    """Once all is done, every topic is unloaded, and all must still be as it was."""
+    cursor_bytes: int = 0
+    """A cursor ledger is rolled beyond this size; 0: as the product has it."""
+
+
+@dataclass(slots=True)
 class Plan:
     """One run."""
 
@@ -92,6 +130,7 @@ class Plan:
     tells: bool = False
     """Idle writers tell their bookies what is confirmed; others read open ledgers."""
     weather: Weather = field(default_factory=Weather)
+    churn: ChurnPlan = field(default_factory=ChurnPlan)
 
     @property
     def fault_phase_s(self) -> float:
@@ -141,6 +180,37 @@ def draw_plan(seed: int) -> Plan:
         plan.faults.append(FaultPlan(kind, at_s, for_s, rng.randrange(1 << 30)))
     plan.faults.sort(key=lambda fault: fault.at_s)
     return plan
+
+
+def add_churn(plan: Plan) -> None:
+    """Adds what closes, deletes and makes again, to a run of topics.
+
+    Of its own randomness: what else the seed draws stays what it is.
+    """
+    if plan.world != "topics":
+        return
+    rng = Random(plan.seed ^ CHURN)
+    plan.churn = ChurnPlan(
+        churners=rng.choice((0, 1, 2, 3)),
+        topics=rng.choice((0, 0, 1, 2)),
+        namespaces=rng.random() < 0.5,
+        cut_chance=rng.choice((0.0, 0.1, 0.4)),
+        rest_chance=rng.choice((0.0, 0.0, 0.05, 0.2)),
+        hoard_chance=rng.choice((0.0, 0.2, 0.5)),
+        reloads=True,
+        cursor_bytes=rng.choice((0, 1, 200, 1000)),
+    )
+    span_s = max(plan.fault_phase_s, 6.0)
+    for topic in plan.topics:
+        # What is audited is never trimmed.
+        topic.audited = topic.audited and rng.random() < 0.6
+    if rng.random() < 0.5:
+        plan.rollover_entries = rng.choice((2, 4, 8))
+    kinds = [kind for kind in CHURN_KINDS if rng.random() < 0.35] or ["unload topic"]
+    for _ in range(rng.choice((1, 2, 4, 6))):
+        at_s, for_s = rng.uniform(0.2, span_s), min(1.0 + rng.expovariate(0.4), 15.0)
+        plan.faults.append(FaultPlan(rng.choice(kinds), at_s, for_s, rng.randrange(1 << 30)))
+    plan.faults.sort(key=lambda fault: fault.at_s)
 
 
 def draw_topic(rng: Random, number: int, span_s: float) -> TopicPlan:

@@ -7,9 +7,10 @@ from typing import Final
 from tests.sim import determinism
 from tests.sim.bugs.bug import Bug
 from tests.sim.checker import check_failures
+from tests.sim.churning import prepare
 from tests.sim.ledger_world import LedgerWorld
 from tests.sim.loop import Deadlock, Process, SimLoop, run
-from tests.sim.plan import draw_plan
+from tests.sim.plan import add_churn, draw_plan
 from tests.sim.run import Result
 from tests.sim.watching import Watching
 from tests.sim.world import World
@@ -40,7 +41,9 @@ def simulate(
     begun = time.perf_counter()
     determinism.begin(seed)
     plan = draw_plan(seed)
-    if bug is not None:
+    if bug is None:
+        add_churn(plan)
+    else:
         plan.ages = plan.tells = False  # its seeds were found without, unless it leans to that
     if bug is not None and bug.lean is not None:
         bug.lean(plan)
@@ -50,6 +53,7 @@ def simulate(
     watching = Watching(loop, trace=trace)
     watching.install()
     world = WORLDS[plan.world](plan, loop, watching)
+    prepare(world)
     result = Result(seed)
     try:
         run(loop, _main(world))

@@ -25,6 +25,8 @@ class Watching(logging.Handler):
         self.trace = trace
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
+        self.corrupt: dict[str, str] = {}
+        """Cursors of which a ledger is gone for good, and when that was seen first."""
         self.story: list[str] = []
 
     def install(self) -> None:
@@ -45,9 +47,12 @@ class Watching(logging.Handler):
         self.counts[f"{record.name.removeprefix('magnetar.')}: {event}"] += 1
         process = PROCESS.get(self.loop.world)
         unexpected = record.levelno >= logging.ERROR and record.exc_info and process.alive
+        fields = getattr(record, FIELDS, {})
+        if event == "cursor cannot be read" and "does not exist" in str(fields):
+            # Bookies that are away pass, and one disk that is lost harms no cursor.
+            self.corrupt.setdefault(str(fields.get("error")), f"{self.loop.now:.4f} {process.name}")
         if not self.trace and not unexpected:
             return
-        fields = getattr(record, FIELDS, {})
         pairs = " ".join(f"{key}={value}" for key, value in fields.items())
         text = f"{process.name:<12} {record.levelname.lower():<7} {record.name} {event} {pairs}"
         if unexpected:

@@ -25,6 +25,30 @@ SEND_TIMEOUT_S: Final = 15.0
 ACK_ERRORS: Final = (Refused, *PASSING)
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
+LATEST, EARLIEST = range(2)
+
+
+CUTS_S: Final = (0.0005, 0.003, 0.02, 0.3, 1.5)
+"""About how long after a command its client closes the connection, where it does."""
+REST_S: Final = (2.0, 8.0)
+HOARDED_S_MAX: Final = 6.0
+"""How long an ack is kept for the closing of its topic."""
+
+
+@dataclass(slots=True)
+class Habits:
+    """What clients of a run do that those of other runs do not; `calm` when all has healed."""
+
+    cut_chance: float = 0.0
+    rest_chance: float = 0.0
+    hoard_chance: float = 0.0
+    calm: bool = False
+
+    def cut_s(self, rng: Random) -> float | None:
+        """When to close the connection on which a command is under way; None: not at all."""
+        if self.calm or not self.cut_chance or rng.random() >= self.cut_chance:
+            return None
+        return rng.choice(CUTS_S) * rng.uniform(0.2, 1.5)
 
 
 @dataclass(slots=True)
@@ -49,8 +73,10 @@ class Producer:
         messages: int,
         pace_s: float,
         size_bytes: int,
+        habits: Habits,
     ) -> None:
         self.topic, self.name = topic, name
+        self._habits = habits
         self.number = 0
         self._client, self._history, self._rng = client, history, rng
         self._log = history.topic(topic)
@@ -90,7 +116,8 @@ class Producer:
         self._wire = wire
         self._awaited.clear()
         self._changed.clear()
-        await wire.request(CommandType.PRODUCER, command)
+        cut_s = self._habits.cut_s(self._rng)
+        await wire.request(CommandType.PRODUCER, command, cut_s=cut_s)
         self.attached += 1
         self._oldest_at = asyncio.get_running_loop().time()
         for unit in self._unreceipted:
@@ -109,7 +136,7 @@ class Producer:
             if self._left and len(self._unreceipted) < 32:
                 for _ in range(rng.choice((1, 1, 2, 5))):
                     self._new()
-                await asyncio.sleep(rng.expovariate(1.0) * self._pace_s)
+                await asyncio.sleep(rng.expovariate(1.0) * self._pace_s + self._rest_s())
                 continue
             self._changed.clear()
             try:
@@ -118,6 +145,12 @@ class Producer:
             except TimeoutError:
                 if self._awaited and loop.time() - self._oldest_at > SEND_TIMEOUT_S:
                     return
+
+    def _rest_s(self) -> float:
+        habits = self._habits
+        if habits.calm or not habits.rest_chance or self._rng.random() >= habits.rest_chance:
+            return 0.0
+        return self._rng.uniform(*REST_S)
 
     def _new(self) -> None:
         if not self._left:
@@ -131,7 +164,7 @@ class Producer:
             head = f"{self.name}|{sequence}|".encode()
             payload = head + self._rng.randbytes(self._rng.randint(1, self._size))
             payloads.append(payload)
-            self._log.add(self.name, sequence, payload)
+            self._log.add(self.name, sequence, payload, self._history.now())
         unit = Unit(sequences, payloads)
         self._unreceipted.append(unit)
         self._send(unit)
@@ -197,11 +230,17 @@ class Consumer:
         subscription: str,
         kind: int,
         rng: Random,
+        habits: Habits,
         *,
         acks: bool = True,
     ) -> None:
         self.topic, self.kind = topic, kind
         self.number = 0
+        self.subscription = subscription
+        self.initial = EARLIEST
+        self._serving = False
+        self._habits = habits
+        self._hurry: asyncio.Future[float] | None = None
         self.subscribed = asyncio.Event()
         self._client, self._history, self._rng = client, history, rng
         self._log: TopicHistory = history.topic(topic)
@@ -230,27 +269,38 @@ class Consumer:
         self.number = next(self._client.ids)
         self._gone.clear()
         wire.consumers[self.number] = self
-        self._wire = wire
+        self._wire, self._serving = wire, False
         self._used = 0
         self._last = (-1, -1)
         self._subscribed_at = asyncio.get_running_loop().time()
         command = pb.CommandSubscribe(
             topic=self.topic,
-            subscription=self._of.name,
+            subscription=self.subscription,
             subType=self.kind,  # type: ignore[arg-type]
             consumer_id=self.number,
             consumer_name=self.name,
-            initialPosition=1,  # type: ignore[arg-type]
+            initialPosition=self.initial,  # type: ignore[arg-type]
         )
-        await wire.request(CommandType.SUBSCRIBE, command)
-        self.subscribed.set()
+        cut_s = self._habits.cut_s(self._rng)
+        await wire.request(CommandType.SUBSCRIBE, command, cut_s=cut_s)
+        self._attached()
         self._flow(PERMITS)
+
+    def _attached(self) -> None:
+        """The subscription is there: the broker has said so."""
+        self.subscribed.set()
+        self._serving = True
 
     async def _leave(self) -> None:
         wire, self._wire = self._wire, None
         if wire is not None and wire.consumers.pop(self.number, None) is not None:
             command = pb.CommandCloseConsumer(consumer_id=self.number, request_id=1 << 40)
             wire.write(encode_command(CommandType.CLOSE_CONSUMER, command))
+
+    @property
+    def serving(self) -> bool:
+        """Whether the broker has it attached, as far as it knows."""
+        return self._wire is not None and self._serving
 
     async def leave(self) -> None:
         """Goes, in order, as a client that is closed."""
@@ -302,8 +352,11 @@ class Consumer:
             wire.write(encode_command(CommandType.ACK, command))
             return
         delay_s = 0.0 if way < 0.8 else self._rng.uniform(0.0, 1.5)
+        habits, hoards = self._habits, False
+        if habits.hoard_chance and not habits.calm:
+            hoards = self._rng.random() < habits.hoard_chance
         task = asyncio.get_running_loop().create_task(
-            self._ack(wire, number, position, delay_s), name="ack"
+            self._ack(wire, number, position, delay_s, hoards), name="ack"
         )
         self._acking.add(task)
         task.add_done_callback(self._acking.discard)
@@ -317,13 +370,40 @@ class Consumer:
         command.message_id.add(ledgerId=position[0], entryId=position[1])
         return command
 
-    async def _ack(self, wire: Wire, number: int, position: Position, delay_s: float) -> None:
-        await asyncio.sleep(delay_s)
+    async def _ack(
+        self, wire: Wire, number: int, position: Position, delay_s: float, hoards: bool
+    ) -> None:
+        await (self._hoard() if hoards else asyncio.sleep(delay_s))
         if wire.gone or number not in wire.consumers:
             return
+        of, undone = self._of, self._of.undone
         try:
             answer = await wire.request(CommandType.ACK, self._ack_command(number, position))
         except ACK_ERRORS:
             return
-        if not answer.HasField("error"):
-            self._of.acked.setdefault(position, self._history.now())
+        if not answer.HasField("error") and undone == of.undone:
+            of.acked.setdefault(position, self._history.now())
+            self._ack_receipted(of)
+
+    def _ack_receipted(self, of: SubscriptionHistory) -> None:
+        """An ack of that subscription has its receipt."""
+
+    async def _hoard(self) -> None:
+        """Waits until the topic is being closed, for so long."""
+        if self._hurry is None:
+            self._hurry = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(HOARDED_S_MAX):
+                within_s = await asyncio.shield(self._hurry)
+        except TimeoutError:
+            return
+        await asyncio.sleep(self._rng.uniform(0.0, within_s))
+
+    def provoke(self) -> None:
+        """The store answers badly from now on: a good moment to delete things."""
+
+    def hurry(self, within_s: float) -> None:
+        """Acks that wait for the closing of the topic are sent within that time."""
+        hurry, self._hurry = self._hurry, None
+        if hurry is not None and not hurry.done():
+            hurry.set_result(within_s)

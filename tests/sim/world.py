@@ -6,23 +6,25 @@ a bound of virtual time), check.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Final
 
 from tests.sim.bookies import bookie_main
 from tests.sim.brokers import BROKER_PORT, broker_main, prepare_cluster
 from tests.sim.checker import check
+from tests.sim.churning import reload_topics, start_churn
 from tests.sim.client import Client
 from tests.sim.faults import play
 from tests.sim.history import History
 from tests.sim.loop import Process, SimLoop
-from tests.sim.metadata import MetadataServer
+from tests.sim.metadata import MetadataServer, Writes
 from tests.sim.network import Network
 from tests.sim.nodes import Node
 from tests.sim.plan import Plan, TopicPlan
+from tests.sim.records import disagreement
 from tests.sim.watching import Watching
-from tests.sim.workload import Consumer, Producer
+from tests.sim.workload import Consumer, Habits, Producer
 
 START_S_MAX: Final = 60.0
 SETTLE_S_MAX: Final = 240.0
@@ -52,6 +54,8 @@ class World:
         self.clients = [Process(loop, f"client-{n}", f"client-{n}") for n in range(2)]
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
+        self.habits = Habits(plan.churn.cut_chance, plan.churn.rest_chance, plan.churn.hoard_chance)
+        self.started_at = 0.0
         self.healed_at = 0.0
 
     def member_main(self, node: Node) -> Coroutine[Any, Any, None]:
@@ -104,33 +108,59 @@ class World:
                 await consumer.subscribed.wait()
         for topic in self.plan.topics:
             for number in range(topic.producers):
-                self._produce(topic, f"p{number}", rng)
+                self.produce(topic, f"p{number}", rng)
+        self.started_at = self.loop.now
+        await start_churn(self)
 
-    def _client(self) -> Client:
+    def topic_names(self) -> list[str]:
+        """All that is produced to."""
+        return list(dict.fromkeys(producer.topic for producer in self.producers))
+
+    def hurry_acks(self, topic: str | None, within_s: float) -> None:
+        """The topic (or every one) is about to be closed: acks that wait for that are sent."""
+        for consumer in self.consumers:
+            if topic in (None, consumer.topic):
+                consumer.hurry(within_s)
+
+    def provoke(self) -> None:
+        """The store answers badly from now on: whoever deletes things does so now."""
+        for consumer in self.consumers:
+            consumer.provoke()
+
+    def client_of_its_own(self) -> Client:
+        """Connections that nobody else uses."""
         services = [(broker.name, BROKER_PORT) for broker in self.brokers]
         return Client(services, self.rng.randrange)
 
     def _consume(self, topic: str, name: str, kind: int, *, acks: bool = True) -> None:
-        consumer = Consumer(self._client(), self.history, topic, name, kind, self._rng(), acks=acks)
+        client, rng = self.client_of_its_own(), self.new_rng()
+        self.add_consumer(
+            Consumer(client, self.history, topic, name, kind, rng, self.habits, acks=acks)
+        )
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Has it run in one of the clients' processes."""
         self.consumers.append(consumer)
         process = self.rng.choice(self.clients)
-        process.start(consumer.run(), f"consumer {topic} {name}")
+        process.start(consumer.run(), f"consumer {consumer.topic} {consumer.subscription}")
 
-    def _produce(self, topic: TopicPlan, name: str, rng: Random) -> None:
+    def produce(self, topic: TopicPlan, name: str, rng: Random) -> None:
+        """Has a producer run in one of the clients' processes."""
         producer = Producer(
-            self._client(),
+            self.client_of_its_own(),
             self.history,
             topic.name,
             name,
-            self._rng(),
+            self.new_rng(),
             messages=topic.messages,
             pace_s=topic.pace_s,
             size_bytes=topic.size_bytes,
+            habits=self.habits,
         )
         self.producers.append(producer)
         rng.choice(self.clients).start(producer.run(), f"producer {topic.name} {name}")
 
-    def _rng(self) -> Random:
+    def new_rng(self) -> Random:
         return Random(self.rng.randrange(1 << 40))
 
     async def heal(self) -> None:
@@ -139,6 +169,8 @@ class World:
         self.network.heal_all()
         self.network.weather.slow_chance = 0.0
         self.metadata.lost_answer_chance = 0.0
+        self.metadata.writes = Writes()
+        self.habits.calm = True
         if self.metadata.down:
             self.metadata.come_up()
         for node in self.nodes.values():
@@ -153,21 +185,37 @@ class World:
 
     async def settle(self) -> None:
         """Waits until the clients have got everything; says what is missing where they do not."""
-        deadline = self.loop.now + SETTLE_S_MAX
-        while missing := self._missing():
-            if self.loop.now > deadline:
-                self.history.violated(f"did not settle in {SETTLE_S_MAX:.0f} s: {missing}")
-                return
-            await asyncio.sleep(LOOK_S)
+        if not await self._settled(self._missing):
+            return
         self.tell(f"clients are done {self.loop.now - self.healed_at:.2f} s after the heal")
         await asyncio.sleep(QUIET_S)
+        if not self.plan.churn.reloads:
+            return
+        # What is only in the brokers' memory shows once they read it back.
+        await reload_topics(self)
+        if await self._settled(self._missing):
+            await self._settled(lambda: disagreement(self))
+
+    async def _settled(self, missing: Callable[[], str]) -> bool:
+        deadline = self.loop.now + SETTLE_S_MAX
+        while lack := missing():
+            if self.loop.now > deadline:
+                self.history.violated(f"did not settle in {SETTLE_S_MAX:.0f} s: {lack}")
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
 
     def _missing(self) -> str:
         for producer in self.producers:
             if not producer.done:
                 return f"{producer.topic} {producer.name} still has messages without a receipt"
+        for consumer in self.consumers:
+            if not consumer.serving:
+                return f"{consumer.topic}/{consumer.subscription} has no consumer"
         for topic in self.history.topics.values():
             for subscription in topic.subscriptions.values():
+                if subscription.over:
+                    continue
                 if subscription.held and subscription.name != AUDIT:
                     position = next(iter(subscription.held))
                     return (
@@ -175,7 +223,7 @@ class World:
                         f"acked, and did not come again"
                     )
                 for key, sent in topic.sent.items():
-                    if sent.receipt is not None and not subscription.delivered.get(key):
+                    if subscription.wants(sent) and not subscription.delivered.get(key):
                         return (
                             f"{topic.name}/{subscription.name}: {key}, receipted as {sent.receipt} "
                             f"at {sent.receipted_at:.3f}, was not delivered"

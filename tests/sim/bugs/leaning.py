@@ -3,7 +3,7 @@
 from random import Random
 
 from tests.sim.bugs.bug import Lean
-from tests.sim.plan import LOSSY, FaultPlan, Plan, draw_topic
+from tests.sim.plan import LOSSY, FaultPlan, Plan, add_churn, draw_topic
 
 SPAN_S = 8.0
 
@@ -46,6 +46,11 @@ def tells() -> Lean:
         plan.tells = True
 
     return lean
+
+
+def churn() -> Lean:
+    """Subscriptions, topics and namespaces are deleted and made again; topics are reloaded."""
+    return add_churn
 
 
 def faults(*kinds: str, count: int = 6, for_s: float = 2.0) -> Lean:
