@@ -26,7 +26,7 @@ from tests.sim.client import PASSING, Refused, Wire
 from tests.sim.history import SubscriptionHistory
 from tests.sim.workload import BACKOFF_S, EARLIEST, EXCLUSIVE, LATEST, SHARED, Consumer
 
-from magnetar.broker.topics import ledger_name
+from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.errors import Conflict, MagnetarError, NotFound
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.record import cursor_key
