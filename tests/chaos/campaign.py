@@ -17,9 +17,18 @@ from pathlib import Path
 
 import httpx
 import pulsar
-from tests.chaos.plan import KINDS, ROLES, Planned, plan
+from tests.chaos.plan import ADMIN, KINDS, ROLES, Planned, plan
 from tests.chaos.proxy import Direction, Proxy
-from tests.chaos.verify import Fault, Felt, Observations, felt, place, quantile, violations
+from tests.chaos.verify import (
+    Fault,
+    Felt,
+    Observations,
+    felt,
+    missing_of,
+    place,
+    quantile,
+    violations,
+)
 from tests.chaos.workload import id_text, parse
 
 from magnetar.cluster.local import state
@@ -32,6 +41,8 @@ FINISH_TIMEOUT_S = 240.0
 DELIVERY_TIMEOUT_S = 120.0
 READ_TIMEOUT_MS = 20_000
 SETTLE_S = 1.0
+UNLOAD_TIMEOUT_S = 90.0
+BETWEEN_UNLOADS_S = 0.7
 SETTINGS = {
     # Every minute has its rollovers, deletions of ledgers and moves of cursors.
     "managedLedgerMaxEntriesPerLedger": 400,
@@ -125,6 +136,7 @@ class Campaign:
         """Returns once every topic is attached to and written."""
         for what in ("consume", "produce"):
             self._clients.append(await asyncio.to_thread(self._client, what))
+        self._clients.append(await asyncio.to_thread(self._churn))
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             while True:
                 seen = self.seen()
@@ -147,6 +159,18 @@ class Campaign:
             text=True,
         )
 
+    def _churn(self) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.chaos.churn", "--out", str(self._output("churn"))),
+                *("--services", *self.service_url.removeprefix("pulsar://").split(",")),
+                *("--admins", *self.cluster.http_urls, "--topics", *self.topics),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+
     def _output(self, what: str) -> Path:
         return self._root / f"{what}.log"
 
@@ -156,11 +180,15 @@ class Campaign:
             with contextlib.suppress(FileNotFoundError):
                 text = self._output(what).read_text()
                 seen.read(text[: text.rfind("\n") + 1].splitlines())
+        with contextlib.suppress(FileNotFoundError):
+            text = self._output("churn").read_text()
+            seen.read_churn(text[: text.rfind("\n") + 1].splitlines())
         return seen
 
     async def finish_load(self) -> None:
         """Lets the producers get their last receipts, then the consumers what is left."""
-        consume, produce = self._clients
+        consume, produce, churn = self._clients
+        await asyncio.to_thread(_tell_client, churn, "calm\n")
         await asyncio.to_thread(produce.communicate, "stop\n", FINISH_TIMEOUT_S)
         # A consumer comes back from a fault in its own time, which may be longer than it goes on
         # where nothing comes. What is missing at the end of ours is judged.
@@ -169,11 +197,15 @@ class Campaign:
                 while not await asyncio.to_thread(self._delivered):  # noqa: ASYNC110
                     await asyncio.sleep(0.5)
         await asyncio.to_thread(consume.communicate, "stop\n", FINISH_TIMEOUT_S)
+        await asyncio.to_thread(churn.communicate, "stop\n", FINISH_TIMEOUT_S)
 
     def _delivered(self) -> bool:
         """Whether all that was receipted has been got."""
-        records = self.seen().topics.values()
-        return all(record.receipts.keys() <= set(record.got) for record in records)
+        return all(
+            record.receipts.keys() <= set(record.got)
+            and all(life.over or not missing_of(record, life) for life in record.lives.values())
+            for record in self.seen().topics.values()
+        )
 
     # -- faults
 
@@ -184,11 +216,36 @@ class Campaign:
             await asyncio.sleep(planned.quiet_s)
             if time.monotonic() + planned.lasts_s > end:
                 return
-            member = self.cluster.named(Role(planned.role))[planned.index]
             begun = time.monotonic()
-            self._tell(f"{planned.kind} {member.name} for {planned.lasts_s:.1f} s")
-            await self._do(planned, member)
-            self._faults.append(Fault(planned.kind, member.name, begun, time.monotonic()))
+            if planned.role == ADMIN:
+                target = f"{ADMIN}-{planned.index % len(self.topics)}"
+                self._tell(f"{planned.kind} {target} for {planned.lasts_s:.1f} s")
+                await self._unload(planned)
+            else:
+                member = self.cluster.named(Role(planned.role))[planned.index]
+                target = member.name
+                self._tell(f"{planned.kind} {target} for {planned.lasts_s:.1f} s")
+                await self._do(planned, member)
+            self._faults.append(Fault(planned.kind, target, begun, time.monotonic()))
+
+    async def _unload(self, planned: Planned) -> None:
+        """By the admin REST, again and again: what is refused meanwhile is nothing."""
+        topic = self.topics[planned.index % len(self.topics)]
+        end = time.monotonic() + planned.lasts_s
+        async with httpx.AsyncClient(timeout=UNLOAD_TIMEOUT_S, follow_redirects=True) as client:
+            broker = self.cluster.http_urls[planned.index % 2]
+            admin = f"{broker}/admin/v2"
+            path = topic.replace("persistent://", "persistent/")
+            while time.monotonic() < end:
+                with contextlib.suppress(httpx.HTTPError):
+                    url = f"{admin}/{path}/unload"
+                    if planned.kind == "unload-namespace":
+                        url = f"{admin}/namespaces/{NAMESPACE}/unload"
+                    elif planned.kind == "unload-bundle":
+                        bundle = await client.get(f"{broker}/lookup/v2/topic/{path}/bundle")
+                        url = f"{admin}/namespaces/{NAMESPACE}/{bundle.text}/unload"
+                    await client.put(url)
+                await asyncio.sleep(BETWEEN_UNLOADS_S)
 
     async def _do(self, planned: Planned, member: Member) -> None:
         if planned.kind == "kill":
@@ -259,6 +316,12 @@ class Campaign:
 def _proxy_host(member: Member) -> str:
     """An address of its own on loopback, for each member."""
     return f"127.0.{1 + list(Role).index(member.role)}.{member.number}"
+
+
+def _tell_client(client: "subprocess.Popen[str]", line: str) -> None:
+    assert client.stdin is not None
+    client.stdin.write(line)
+    client.stdin.flush()
 
 
 def _put(url: str) -> None:

@@ -11,14 +11,19 @@ class Planned:
 
     quiet_s: float
     kind: str
-    """`kill`, `pause`, `cut-in`, `cut-out` or `cut-both`."""
+    """One of KINDS; of ADMIN_KINDS for the role `admin`."""
     role: str
     index: int
+    """Which process of the role; for `admin` which topic, modulo their number."""
     lasts_s: float
 
 
 KINDS = ("kill", "kill", "kill", "pause", "cut-in", "cut-out", "cut-both")
-ROLES = ("broker", "broker", "broker", "bookie", "bookie", "bookie", "etcd")
+ADMIN = "admin"
+ADMIN_KINDS = ("unload-topic", "unload-topic", "unload-bundle", "unload-namespace")
+"""What an operator does by REST, again and again for a while."""
+ROLES = ("broker", "broker", "broker", "bookie", "bookie", "bookie", "etcd", ADMIN, ADMIN, ADMIN)
+INDEX_MAX = 1 << 16
 
 
 def plan(
@@ -36,8 +41,8 @@ def plan(
         role = chance.choice(roles)
         yield Planned(
             quiet_s=chance.uniform(*quiet_s),
-            kind=chance.choice(kinds),
+            kind=chance.choice(ADMIN_KINDS if role == ADMIN else kinds),
             role=role,
-            index=chance.randrange(counts[role]),
+            index=chance.randrange(INDEX_MAX if role == ADMIN else counts[role]),
             lasts_s=chance.uniform(*lasts_s),
         )

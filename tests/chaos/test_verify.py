@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from tests.chaos.verify import Fault, Observations, TopicRecord, felt, violations
+from tests.chaos.verify import Fault, Life, Observations, TopicRecord, felt, violations
 
 
 def good() -> TopicRecord:
@@ -14,6 +14,12 @@ def good() -> TopicRecord:
         got=list(range(5)),
         sent=5,
         stored=stored,
+        sent_at={number: number + 0.1 for number in range(5)},
+        received_at={number: number + 0.2 for number in range(5)},
+        lives={
+            1: Life(since=0.0, anew_at=-1.0, over=True),
+            2: Life(since=3.0, anew_at=2.5, got={3: (7, 3), 4: (7, 4)}),
+        },
     )
 
 
@@ -56,6 +62,18 @@ def _other_place(record: TopicRecord) -> None:
     record.receipts[2] = (7, 9, -1)
 
 
+def _keep_from_subscription(record: TopicRecord) -> None:
+    del record.lives[2].got[4]
+
+
+def _serve_deleted(record: TopicRecord) -> None:
+    record.lives[2].got[1] = (7, 1)
+
+
+def _refuse_deletion(record: TopicRecord) -> None:
+    record.broken.append("deletion-of-life-2-not-found")
+
+
 @pytest.mark.parametrize(
     ("damage", "word"),
     [
@@ -66,6 +84,9 @@ def _other_place(record: TopicRecord) -> None:
         (_invent, "never sent"),
         (_go_back, "do not grow"),
         (_other_place, "names"),
+        (_keep_from_subscription, "life 2: 1 messages never delivered"),
+        (_serve_deleted, "made anew, got 1"),
+        (_refuse_deletion, "deletion-of-life-2"),
     ],
 )
 def test_each_broken_promise_is_told(damage: Callable[[TopicRecord], None], word: str) -> None:

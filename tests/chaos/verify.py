@@ -9,6 +9,18 @@ MessageAt = tuple[int, int, int]
 
 
 @dataclass(slots=True)
+class Life:
+    """A subscription from the SUCCESS of its first SUBSCRIBE until its deletion begins."""
+
+    since: float
+    anew_at: float
+    """It was made at the latest position, not before this; -1: it may be older, or earlier."""
+    over: bool = False
+    got: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Where each message was that came first."""
+
+
+@dataclass(slots=True)
 class TopicRecord:
     """One topic, as its producer and its consumers saw it."""
 
@@ -16,6 +28,13 @@ class TopicRecord:
     receipt_times: list[float] = field(default_factory=list)
     got: list[int] = field(default_factory=list)
     sent: int = 0
+    sent_at: dict[int, float] = field(default_factory=dict)
+    received_at: dict[int, float] = field(default_factory=dict)
+    """Of each receipt: when its message was sent, and when it came."""
+    lives: dict[int, Life] = field(default_factory=dict)
+    """Of the subscription that is deleted and made again, by number."""
+    broken: list[str] = field(default_factory=list)
+    """What that subscription's client saw itself."""
     stored: list[tuple[MessageAt, int]] = field(default_factory=list)
     """Read back from the beginning at the end: where, and which message."""
 
@@ -36,14 +55,37 @@ class Observations:
                 continue
             if topic == "-":
                 continue
+            self._take(kind, topic, words)
+
+    def read_churn(self, lines: Iterable[str]) -> None:
+        """Takes lines of `churn`."""
+        for line in lines:
+            kind, topic, *words = line.split()
             record = self.topics.setdefault(topic, TopicRecord())
-            if kind == "R":
-                record.receipts[int(words[0])] = place(words[1])
-                record.receipt_times.append(float(words[3]))
+            if kind == "E":
+                self.errors.append(f"{topic} {' '.join(words)}")
+            elif kind == "V":
+                record.broken.append(" ".join(words))
+            elif kind == "S":
+                record.lives[int(words[0])] = Life(float(words[1]), float(words[2]))
+            elif kind == "X":
+                if (life := record.lives.get(int(words[0]))) is not None:
+                    life.over = True
             elif kind == "G":
-                record.got.append(int(words[0]))
-            elif kind == "D":
-                record.sent = int(words[0])
+                ledger, entry = words[2].split(":")
+                record.lives[int(words[0])].got.setdefault(int(words[1]), (int(ledger), int(entry)))
+
+    def _take(self, kind: str, topic: str, words: list[str]) -> None:
+        record = self.topics.setdefault(topic, TopicRecord())
+        if kind == "R":
+            number = int(words[0])
+            record.receipts[number] = place(words[1])
+            record.sent_at[number], record.received_at[number] = float(words[2]), float(words[3])
+            record.receipt_times.append(float(words[3]))
+        elif kind == "G":
+            record.got.append(int(words[0]))
+        elif kind == "D":
+            record.sent = int(words[0])
 
 
 def place(text: str) -> MessageAt:
@@ -81,6 +123,30 @@ def _of_topic(record: TopicRecord) -> Iterable[str]:
         if places.get(where) != number:
             yield f"the receipt of {number} names {where}, where {places.get(where)} is"
             break
+    yield from _of_lives(record)
+
+
+def missing_of(record: TopicRecord, life: Life) -> list[int]:
+    """What must have come to the subscription, and has not."""
+    return [
+        number
+        for number in sorted(record.receipts)
+        if record.sent_at[number] > life.since and number not in life.got
+    ]
+
+
+def _of_lives(record: TopicRecord) -> Iterable[str]:
+    yield from record.broken
+    for number, life in sorted(record.lives.items()):
+        if not life.over and (missing := missing_of(record, life)):
+            yield f"life {number}: {len(missing)} messages never delivered, first {missing[0]}"
+        for message, at in sorted(life.got.items()):
+            receipt = record.receipts.get(message)
+            if receipt is None or at > receipt[:2]:
+                continue
+            if record.received_at[message] < life.anew_at:
+                yield f"life {number}, made anew, got {message} at {at}, receipted before that"
+                break
 
 
 def _disorder(numbers: Sequence[int]) -> int | None:

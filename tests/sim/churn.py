@@ -26,8 +26,8 @@ from tests.sim.client import PASSING, Refused, Wire
 from tests.sim.history import SubscriptionHistory
 from tests.sim.workload import BACKOFF_S, EARLIEST, EXCLUSIVE, LATEST, SHARED, Consumer
 
-from magnetar.broker.topics import ledger_name
-from magnetar.core.errors import MagnetarError, NotFound
+from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.core.errors import Conflict, MagnetarError, NotFound
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.record import cursor_key
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -95,6 +95,7 @@ class Churner(Consumer):
         self._asked_at: float | None = None
         """When it was asked for first since then."""
         self._lives = 0
+        self._topic_deleted_at = -1.0
         self._provoked = asyncio.Event()
 
     @property
@@ -143,6 +144,7 @@ class Churner(Consumer):
         of.since = self._history.now()
         if self._absent and self._asked_at is not None:
             of.anew_at = self._asked_at
+        of.deleted_at = self._topic_deleted_at
         self._of = of
         self._world.watching.counts["churn: subscribed"] += 1
 
@@ -255,23 +257,35 @@ class Churner(Consumer):
         done, error = await self._answer(node, node.admin.delete_topic(self.topic))
         if done and error is None:
             self._deleted()
-            self._log.deleted_at = begun
+            self._topic_deleted_at = begun
             if self._world.plan.churn.namespaces:
                 await self._delete_namespace()
 
     async def _delete_namespace(self) -> None:
         """At once, so that producers create the topic again just then."""
         emptied_at = self._history.now()
-        node = self._any_broker()
-        if node is None or node.admin is None:
-            return
-        done, error = await self._answer(node, node.admin.delete_namespace(self._namespace))
-        if done and error is None:
-            self._world.watching.counts["churn: namespace deleted"] += 1
-            self._check_receipts(emptied_at)
-            gone_at = self._history.now()
-            await asyncio.sleep(self._rng.expovariate(1 / STAYS_S))
-            self._check_receipts(gone_at)
+        while True:
+            node = self._any_broker()
+            if node is not None and node.admin is not None:
+                request = node.admin.delete_namespace(self._namespace)
+                done, error = await self._answer(node, request)
+                if done and error is None:
+                    await self._without_namespace(emptied_at)
+                    break
+                if done and isinstance(error, Conflict | NotFound) and "repeat" not in str(error):
+                    break
+            # It may be marked as one that is being deleted: only a repetition ends that.
+            await asyncio.sleep(AGAIN_S)
+        await self._create_namespace()
+
+    async def _without_namespace(self, emptied_at: float) -> None:
+        self._world.watching.counts["churn: namespace deleted"] += 1
+        self._check_receipts(emptied_at)
+        gone_at = self._history.now()
+        await asyncio.sleep(self._rng.expovariate(1 / STAYS_S))
+        self._check_receipts(gone_at)
+
+    async def _create_namespace(self) -> None:
         while True:
             node = self._any_broker()
             if node is not None and node.admin is not None:

@@ -26,6 +26,7 @@ RELOAD_S_MAX: Final = 30.0
 def prepare(world: "World") -> None:
     """Before anything runs: what is watched, and the size at which cursor ledgers are rolled."""
     watch_fences(world)
+    world.watching.watch_steps()
     if size_bytes := world.plan.churn.cursor_bytes:
         cursor_log.LEDGER_BYTES_MIN  # noqa: B018  # it must be there
         cursor_log.LEDGER_BYTES_MIN = size_bytes  # type: ignore[misc]

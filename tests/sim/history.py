@@ -38,6 +38,8 @@ class SubscriptionHistory:
     anew_at: float = -1.0
     """It was made at the latest position, and not before this: what was receipted by then must
     not come."""
+    deleted_at: float = -1.0
+    """Its topic was deleted before it was made, and not before this: as `anew_at`."""
     over: bool = False
     """Somebody has begun to delete it."""
     judged: bool = True
@@ -78,8 +80,6 @@ class TopicHistory:
     name: str
     sent: dict[tuple[str, int], Sent] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionHistory] = field(default_factory=dict)
-    deleted_at: float = -1.0
-    """The topic was deleted, not before this: what was receipted by then must not come."""
 
     def subscription(self, name: str) -> SubscriptionHistory:
         return self.subscriptions.setdefault(name, SubscriptionHistory(name))
@@ -143,7 +143,7 @@ class History:
             return
         if sent.payload != payload:
             self.violated(f"{topic.name}: {key} at {position} is not what was sent")
-        gone_at = max(subscription.anew_at, topic.deleted_at)
+        gone_at = max(subscription.anew_at, subscription.deleted_at)
         if sent.receipt is not None and position <= sent.receipt and sent.receipted_at < gone_at:
             self.violated(
                 f"{topic.name}/{subscription.name}: {position}, receipted at "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from magnetar.broker.ownership.ownership import topic_of_ledger
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import ledger_name
+from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.ledger.metadata import LEDGERS_PREFIX, decode
 from magnetar.managed_ledger.record import (
     MANAGED_LEDGERS_PREFIX,

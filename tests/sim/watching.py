@@ -7,11 +7,14 @@ whatever the network and the disks did.
 
 import logging
 from collections import Counter
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from tests.sim.loop import PROCESS, SimLoop
 
+from magnetar.core.errors import MagnetarError
 from magnetar.core.log import FIELDS
+from magnetar.core.tasks import TaskSet
 
 STORY_LINES_MAX: Final = 400
 
@@ -25,6 +28,8 @@ class Watching(logging.Handler):
         self.trace = trace
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
+        self.steps: set[str] = set()
+        """Tasks that go on without a caller that was cut off: nobody hears of a refusal."""
         self.corrupt: dict[str, str] = {}
         """Cursors of which a ledger is gone for good, and when that was seen first."""
         self.story: list[str] = []
@@ -33,6 +38,16 @@ class Watching(logging.Handler):
         root = logging.getLogger()
         root.handlers[:] = [self]
         root.setLevel(logging.INFO)
+
+    def watch_steps(self) -> None:
+        """Knows what `TaskSet.finish` runs from now on; in the process of this run only."""
+        finish, steps = TaskSet.finish, self.steps
+
+        def noted(self: TaskSet, coroutine: Any, name: str) -> Coroutine[Any, Any, Any]:
+            steps.add(f"{self.owner}/{name}")
+            return finish(self, coroutine, name)
+
+        TaskSet.finish = noted  # type: ignore[method-assign]
 
     def tell(self, text: str) -> None:
         """A line of the run's story."""
@@ -46,8 +61,11 @@ class Watching(logging.Handler):
         event = record.getMessage()
         self.counts[f"{record.name.removeprefix('magnetar.')}: {event}"] += 1
         process = PROCESS.get(self.loop.world)
-        unexpected = record.levelno >= logging.ERROR and record.exc_info and process.alive
         fields = getattr(record, FIELDS, {})
+        unexpected = record.levelno >= logging.ERROR and record.exc_info and process.alive
+        if unexpected and fields.get("task") in self.steps:
+            assert record.exc_info is not None
+            unexpected = not isinstance(record.exc_info[1], MagnetarError)
         if event == "cursor cannot be read" and "does not exist" in str(fields):
             # Bookies that are away pass, and one disk that is lost harms no cursor.
             self.corrupt.setdefault(str(fields.get("error")), f"{self.loop.now:.4f} {process.name}")

@@ -13,9 +13,9 @@ from tests.sim.bugs.bug import Bug
 
 def all_bugs() -> dict[str, Bug]:
     """By name."""
-    from tests.sim.bugs import bookie, broker, ledger
+    from tests.sim.bugs import bookie, broker, instances, ledger
 
-    found: Iterable[Bug] = (*ledger.BUGS, *bookie.BUGS, *broker.BUGS)
+    found: Iterable[Bug] = (*ledger.BUGS, *bookie.BUGS, *broker.BUGS, *instances.BUGS)
     return {bug.name: bug for bug in found}
 
 

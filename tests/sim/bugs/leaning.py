@@ -48,9 +48,16 @@ def tells() -> Lean:
     return lean
 
 
-def churn() -> Lean:
-    """Subscriptions, topics and namespaces are deleted and made again; topics are reloaded."""
-    return add_churn
+def churn(**more: float) -> Lean:
+    """Subscriptions, topics and namespaces are deleted and made again; `more` of what `ChurnPlan`
+    has at least."""
+
+    def lean(plan: Plan) -> None:
+        add_churn(plan)
+        for name, value in more.items():
+            setattr(plan.churn, name, max(value, getattr(plan.churn, name)))
+
+    return lean
 
 
 def faults(*kinds: str, count: int = 6, for_s: float = 2.0) -> Lean:
