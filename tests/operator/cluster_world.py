@@ -71,6 +71,8 @@ class World:
     """The annotation: whose volume is to be replaced."""
     replaced: list[str] = field(default_factory=list)
     """Bookies that got a new volume."""
+    scaled_up: str = ""
+    """As the status has it."""
     writes: int = 0
     uids: int = 0
 
@@ -120,8 +122,9 @@ class World:
     def plan(self) -> Plan:
         remembered = getattr(self, "_remembered", 0)
         cluster = dataclasses.replace(self.cluster, replace_volume=self.request)
-        found = plan(cluster, self.observed(), remembered, self.now)
+        found = plan(cluster, self.observed(), remembered, self.now, self.scaled_up)
         self._remembered = found.shrink.replicas
+        self.scaled_up = found.scaled_up
         return found
 
     # -- what is done ------------------------------------------------------------------------------

@@ -71,8 +71,13 @@ def _both_limits_or_none(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _partitions_where_partitioned(value: dict[str, Any]) -> dict[str, Any]:
-    if value.get("topicType") == "partitioned":
-        return value | {"defaultNumPartitions": max(1, value.get("defaultNumPartitions", 1))}
+    count = value.get("defaultNumPartitions", 1)
+    rest = {name: one for name, one in value.items() if name != "defaultNumPartitions"}
+    match value.get("topicType"):
+        case "partitioned":
+            return rest | {"defaultNumPartitions": max(1, count)}
+        case "non-partitioned":
+            return rest
     return value
 
 

@@ -442,6 +442,12 @@ def test_disks_that_fill_up_call_for_a_bookie_with_consent() -> None:
         world.turn()
     assert replicas(world) == 4, "one, and a pause"
     assert world.plan().recommendations[0][0] == "AddBookie"
+    del world.objects["StatefulSet", "c-bookie"]  # by hand, and its mark with it
+    for _ in range(4):
+        world.act(world.plan().actions)
+        world.turn()
+    assert replicas(world) == 4
+    assert world.drains == {}
     respec(world)
     assert world.plan().actions[-1] == next(
         one for one in world.plan().actions if isinstance(one, BeginDrain)

@@ -313,7 +313,7 @@ def starts(found: Any) -> list[str]:
 
 def test_a_deadline_that_kubernetes_never_meets() -> None:
     """The API server refuses it since this release; it may be stored."""
-    nightly = {"schedule": "0 3 * * *"}
+    nightly: dict[str, Any] = {"schedule": "0 3 * * *"}
     short = plan(job(startingDeadline="9s", **nightly), owner(), Observed(), None)
     assert [one.reason for one in short.problems] == ["InvalidSpec"]
     assert "10 s or more" in short.problems[0].message

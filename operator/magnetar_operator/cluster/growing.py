@@ -4,6 +4,7 @@
 is written on the StatefulSet (`SCALED_UP`: number and time), apart from `spec.bookie.replicas`: who
 applies a manifest again takes no bookie away by it. It counts while `scaleUp.enabled` is true;
 where that is taken back, the bookies beyond the spec's number are emptied and removed as any other.
+The MagnetarCluster's status repeats the mark for a StatefulSet that somebody deleted.
 """
 
 import datetime
@@ -32,12 +33,15 @@ class Growing:
     """Why one is added now."""
 
 
-def decide(cluster: Cluster, observed: Observed, now: datetime.datetime) -> Growing:
-    """Looks at the disks; one more at most."""
+def decide(
+    cluster: Cluster, observed: Observed, now: datetime.datetime, noted: str = ""
+) -> Growing:
+    """Looks at the disks; one more at most. `noted`: the mark as the status repeats it."""
     bookie = cluster.spec.bookie
     stored = observed.get(STATEFUL_SET, cluster.object_name(BOOKIE))
     annotations = {} if stored is None else stored["metadata"].get("annotations", {})
-    mark = annotations.get(SCALED_UP, "") if bookie.scale_up.enabled else ""
+    known = noted if stored is None else annotations.get(SCALED_UP, "")
+    mark = known if bookie.scale_up.enabled else ""
     floor, at = _read(mark)
     wanted = max(bookie.replicas, floor)
     health = observed.ledgers.health

@@ -73,7 +73,7 @@ class ClusterHandler:
         observed = await self._observer.observe(cluster)
         before = owner.get("status") or {}
         remembered = int(before.get("bookies", {}).get("desired", 0))
-        found = plan(cluster, observed, remembered, now)
+        found = plan(cluster, observed, remembered, now, str(before.get("scaledUp", "")))
         found.was_ready = any(
             one.get("type") == "Ready" and one.get("status") == "True"
             for one in before.get("conditions") or ()

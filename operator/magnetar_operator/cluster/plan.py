@@ -66,6 +66,8 @@ class Plan:
     """What is not made or changed yet, and why."""
     problems: list[str] = field(default_factory=list)
     """What is asked for and cannot be done."""
+    scaled_up: str = ""
+    """The mark of bookies that disks called for; see `growing`."""
     recommendations: tuple[tuple[str, str], ...] = ()
     """(kind, text)"""
     was_ready: bool = False
@@ -79,9 +81,16 @@ class Plan:
             self.again_s = after_s if self.again_s is None else min(self.again_s, after_s)
 
 
-def plan(cluster: Cluster, observed: Observed, remembered: int, now: datetime.datetime) -> Plan:
-    """See the module's text. `remembered`: the bookies that the status told of."""
-    return _Planner(cluster, observed, now).plan(remembered)
+def plan(
+    cluster: Cluster,
+    observed: Observed,
+    remembered: int,
+    now: datetime.datetime,
+    scaled_up: str = "",
+) -> Plan:
+    """See the module's text. `remembered` and `scaled_up`: the status's number of bookies, and its
+    copy of the mark that disks called for some of them."""
+    return _Planner(cluster, observed, now).plan(remembered, scaled_up)
 
 
 class _Planner:
@@ -92,14 +101,15 @@ class _Planner:
         self._wanted: set[tuple[str, str]] = set()
         self._plan = Plan(shrinking.Shrinking(0))
 
-    def plan(self, remembered: int) -> Plan:
+    def plan(self, remembered: int, scaled_up: str) -> Plan:
         cluster, found = self._cluster, self._plan
         found.problems += refusals(cluster)
         etcd = self._roll(ETCD, "")
         restarts = "etcd is being restarted" if etcd.stale or etcd.unknown else ""
         bookies = self._roll(BOOKIE, restarts or self._closed())
         busy = f"{bookies.stale[0].name} is being upgraded" if bookies.stale else ""
-        grow = growing.decide(cluster, self._observed, self._now)
+        grow = growing.decide(cluster, self._observed, self._now, scaled_up)
+        found.scaled_up = grow.mark
         found.recommendations = grow.recommendations
         shrink = self._leaving(grow.wanted, remembered, busy)
         self._hold_restarts(bookies)

@@ -52,6 +52,7 @@ def status(
         "serviceUrl": cluster.service_url,
         "brokers": _replicas(cluster, observed, BROKER, cluster.spec.broker.replicas),
         "bookies": _replicas(cluster, observed, BOOKIE, plan.shrink.replicas),
+        "scaledUp": plan.scaled_up,
         "selector": ",".join(f"{key}={value}" for key, value in cluster.selector(BROKER).items()),
         "recommendations": _recommendations(before, plan, now),
     }

@@ -89,6 +89,10 @@ class ClusterStatus(Status, frozen=True, kw_only=True):
     service_url: Annotated[ShortText, Meta(description="What clients connect to, pulsar://…")] = ""
     brokers: Annotated[Replicas, Meta(description="The brokers' pods.")] = Replicas()
     bookies: Annotated[Replicas, Meta(description="The bookies' pods.")] = Replicas()
+    scaled_up: Annotated[
+        ShortText,
+        Meta(description="How many bookies disks have called for, and when; empty: none."),
+    ] = ""
     etcd: Annotated[Replicas, Meta(description="The etcd members' pods.")] = Replicas()
     selector: Annotated[
         ShortText, Meta(description="Selects the brokers' pods; the scale subresource gives it.")

@@ -256,7 +256,8 @@ class PlanFiles:
             await admins.close()
         status = (there or {}).get("status") or {}
         remembered = int(status.get("bookies", {}).get("desired", 0))
-        made = plan(cluster, observed, remembered, datetime.datetime.now(datetime.UTC))
+        now = datetime.datetime.now(datetime.UTC)
+        made = plan(cluster, observed, remembered, now, str(status.get("scaledUp", "")))
         steps = [action.step for action in made.actions]
         return [
             {
