@@ -42,6 +42,8 @@ from magnetar.metadata.store import (
 
 HELD_RETRY_S: Final = 5.0
 """When to look again at what another node works on."""
+WAITING_RETRY_S: Final = 1.0
+"""When to look again at a ledger that waits, at the earliest, whatever clocks say."""
 TROUBLE_RETRY_S: Final = 1.0
 STORE_TIMEOUT_S: Final = 30.0
 
@@ -74,6 +76,9 @@ class Worker:
         self._changed = asyncio.Event()
         self._free = asyncio.Semaphore(settings.ledgers_at_once)
         self._busy: set[int] = set()
+        self._waits_until_s: dict[int, float] = {}
+        """Ledgers that this process has found to wait, by its own monotonic clock. If the clocks of
+        two processes differ by more than any wait, each takes the other's time for wrong."""
 
     def start(self) -> None:
         self._tasks.start(self._watch(), "watch")
@@ -139,8 +144,13 @@ class Worker:
                     continue
                 due_count += 1
                 wait_s = min(wait_s, HELD_RETRY_S)
+                if self._waits_until_s.get(record.ledger_id, 0.0) > self._clock.monotonic():
+                    continue
                 if record.ledger_id not in self._busy:
                     await self._start(record.ledger_id)
+        now_s = self._clock.monotonic()
+        waits = self._waits_until_s.items()
+        self._waits_until_s = {ledger_id: until for ledger_id, until in waits if until > now_s}
         self._stats.looked(
             listed=sum(counts.values()),
             due=due_count,
@@ -200,6 +210,9 @@ class Worker:
             bug = error if isinstance(error, ValueError | LookupError) else None
             log.error("attempt failed", ledger=ledger_id, error=repr(error), exc_info=bug)
             outcome = Outcome(OutcomeKind.FAILED, f"{type(error).__name__}: {error}")
+        if outcome.kind is OutcomeKind.WAITS:
+            pause_s = min(outcome.wait_ms / 1000, WAITING_RETRY_S)
+            self._waits_until_s[ledger_id] = self._clock.monotonic() + pause_s
         after = next_record(record, outcome, self._clock.now_ms(), self._settings, self._rng)
         change: Operation = (
             Delete(key, stored.revision)

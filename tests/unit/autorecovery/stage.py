@@ -47,10 +47,13 @@ LEASE_S = 5.0
 
 
 class LoopClock:
-    """The loop's own time, virtual where the loop's is."""
+    """The loop's own time, virtual where the loop's is; the wall clock may be ahead of others'."""
+
+    def __init__(self, ahead_ms: int = 0) -> None:
+        self._ahead_ms = ahead_ms
 
     def now_ms(self) -> int:
-        return 1_700_000_000_000 + int(self.monotonic() * 1000)
+        return 1_700_000_000_000 + self._ahead_ms + int(self.monotonic() * 1000)
 
     def monotonic(self) -> float:
         return asyncio.get_running_loop().time()
@@ -259,15 +262,16 @@ class Stage:
         assert record is not None
         return decode(record.key, record.value)
 
-    async def node(self, seed: int = 0) -> Autorecovery:
-        """Starts one more node of autorecovery."""
+    async def node(self, seed: int = 0, *, ahead_ms: int = 0) -> Autorecovery:
+        """Starts one more node of autorecovery, whose wall clock may be ahead."""
+        clock = LoopClock(ahead_ms)
         session = MetadataSession(self.store, LEASE_S, self.clock, f"node-{seed}")
         await session.start()
         node = Autorecovery(
             self.store,
             self.bookies,
             session,
-            self.clock,
+            clock,
             self.settings,
             name=f"node-{seed}",
             rng=Random(seed),

@@ -4,11 +4,14 @@ import asyncio
 
 from tests.unit.autorecovery.stage import Stage, data_of, names_of, run
 
+from magnetar.autorecovery.next_step import OutcomeKind
 from magnetar.autorecovery.records import RecordState, UnderReplicated, record_key
 from magnetar.autorecovery.records import encode as encode_record
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.bookie.api import BookieIdentity
 from magnetar.ledger.metadata import LedgerMetadata, encode, ledger_key
+
+DAY_MS = 86_400_000
 
 
 def test_a_lost_bookie_is_replaced_after_the_delay_and_not_before() -> None:
@@ -266,6 +269,26 @@ def test_a_silent_source_is_tried_a_bounded_number_of_times() -> None:
         assert (record.state, record.attempts) == (RecordState.PARKED, stage.settings.attempts_max)
         assert "could not be read" in record.detail
         assert node.stats.outcomes["failed"] == stage.settings.attempts_max
+        await stage.stop()
+
+    run(main)
+
+
+def test_nodes_whose_clocks_differ_do_not_wake_each_other_without_a_pause() -> None:
+    """Each takes the time that the other has written for that of a wrong clock."""
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c")
+        await stage.ledger(1, (0, "a b c"), last=5)
+        nodes = [await stage.node(0), await stage.node(1, ahead_ms=DAY_MS)]
+        await asyncio.sleep(60)
+        stage.bookies.lose(stage.by_name["b"])
+        await asyncio.sleep(1)
+        listed = UnderReplicated(1, ("tried",), since_ms=0)
+        await stage.store.put(record_key(1), encode_record(listed))
+        await asyncio.sleep(5)
+        waits = sum(node.stats.outcomes.get(OutcomeKind.WAITS, 0) for node in nodes)
+        assert 0 < waits <= 2 * (5 + 1)
         await stage.stop()
 
     run(main)
