@@ -447,7 +447,7 @@ def test_disks_that_fill_up_call_for_a_bookie_with_consent() -> None:
         world.act(world.plan().actions)
         world.turn()
     assert replicas(world) == 4
-    assert world.drains == {}
+    assert world.removed == []
     respec(world)
     assert world.plan().actions[-1] == next(
         one for one in world.plan().actions if isinstance(one, BeginDrain)

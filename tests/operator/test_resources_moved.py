@@ -139,12 +139,25 @@ def test_a_namespace_resource_created_anew_with_another_name(
 @pytest.mark.kube
 @pytest.mark.usefixtures("crds")
 @pytest.mark.timeout(300)
-def test_a_duplicate_that_was_paused_deletes_nothing(new: Live, kube_namespace: str) -> None:
+@pytest.mark.parametrize("created_by", ["elder", "younger"])
+def test_a_duplicate_that_was_paused_deletes_nothing(
+    new: Live, kube_namespace: str, created_by: str
+) -> None:
     """Neither its conditions nor another resource say any longer that it is a duplicate."""
+    spec = {"name": "shop/orders/twin"}
     with operator(kube_namespace):
-        for name in ("elder", "younger"):
-            new.apply("Topic", name, {"name": "shop/orders/twin"})
-            new.until("Topic", name, "AsSpecified" if name == "elder" else "Duplicate")
+        if created_by == "elder":
+            new.apply("Topic", "elder", spec)
+            new.ready("Topic", "elder")
+            new.apply("Topic", "younger", spec)
+        else:
+            new.apply("Topic", "elder", spec, paused="true")
+            new.until("Topic", "elder", "Paused")
+            new.apply("Topic", "younger", spec)
+            new.ready("Topic", "younger")
+            new.annotate("Topic", "elder", "magnetar.io/paused-")
+            new.ready("Topic", "elder")
+        new.until("Topic", "younger", "Duplicate")
         for name in ("elder", "younger"):
             new.annotate("Topic", name, "magnetar.io/paused=true")
             new.until("Topic", name, "Paused")
