@@ -327,3 +327,17 @@ class World:
             if not again.actions and before == self.writes and again.again_s is None:
                 return again
         raise AssertionError(f"still at {[one.step.text for one in self.plan().actions]}")
+
+
+def made(**spec: Any) -> World:
+    """A cluster that is complete, with six ledgers of two copies each."""
+    world = World(cluster_of(**spec))
+    world.settle()
+    names = sorted(world.living())
+    for ledger in range(6 if len(names) > 1 else 0):
+        world.ledgers[ledger] = {names[ledger % len(names)], names[(ledger + 1) % len(names)]}
+    return world
+
+
+def respec(world: World, **spec: Any) -> None:
+    world.cluster = cluster_of(**spec)
