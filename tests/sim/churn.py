@@ -92,6 +92,8 @@ class Churner(Consumer):
         self._present = False
         self._absent = True
         """Nobody has made it since it was deleted for certain."""
+        self._unanswered = False
+        """A SUBSCRIBE since the last SUCCESS may still run, and make it after its deletion."""
         self._asked_at: float | None = None
         """When it was asked for first since then."""
         self._lives = 0
@@ -129,6 +131,7 @@ class Churner(Consumer):
         self.initial = LATEST if self._rng.random() < 0.7 else EARLIEST
         if self._asked_at is None:
             self._asked_at = self._history.now()
+        self._unanswered = True
         if self.initial == EARLIEST:
             self._absent = False  # whichever attempt it was that made it
 
@@ -136,6 +139,7 @@ class Churner(Consumer):
         super()._attached()
         if self._cursor() is None:
             self._violated(f"{self._shown}: SUCCESS, and it has no record in the store")
+        self._unanswered = False
         if self._present:
             return
         self._present = True
@@ -210,8 +214,8 @@ class Churner(Consumer):
         return self._of
 
     def _deleted(self) -> None:
-        """It is gone for certain."""
-        self._absent = True
+        """It is gone for certain, unless a SUBSCRIBE without an answer makes it again."""
+        self._absent = not self._unanswered
         self._world.watching.counts["churn: deleted"] += 1
 
     async def _unsubscribe(self, wire: Wire, *, cuts: bool) -> None:

@@ -29,7 +29,7 @@ from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_codec_v1 import encode_delta, encode_snapshot
 from magnetar.managed_ledger.cursor_reading import StoredState, corrupt, stored_state
-from magnetar.managed_ledger.errors import ManagedLedgerFenced
+from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
 from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, encode
 from magnetar.metadata.store import BadRevision, Put
@@ -354,10 +354,23 @@ class CursorLog:
     # -- reading back
 
     async def load(self) -> StoredState:
-        """The state as of the last write; fences whoever wrote it. Raises CursorCorrupt."""
+        """The state as of the last write; fences whoever wrote it.
+
+        Raises CursorCorrupt. Raises ManagedLedgerFenced, or why this instance ended, if the state
+        cannot be read and the record may be out of date.
+        """
         if self.record.ledger_id == NO_LEDGER:
             return StoredState(self.record.mark_delete, {}, {})
         await self._tenure.confirm()
+        try:
+            return await self._stored()
+        except CursorCorrupt:
+            # A later owner retires the ledger and deletes it. Then the record that was read here is
+            # out of date, and the cursor is whole.
+            await self._tenure.confirm()
+            raise
+
+    async def _stored(self) -> StoredState:
         try:
             reader = await self._context.ledgers.open(self.record.ledger_id, recover=True)
         except BookieError as error:

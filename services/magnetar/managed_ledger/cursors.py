@@ -147,6 +147,8 @@ class Cursors:
             return None
         mark = state.mark_delete
         if mark > self._index.last_confirmed:
+            # A later owner may have written the record, which covers what that owner appended.
+            await self._tenure.confirm()
             # Only confirmed entries can be acked: the log itself must have lost some.
             log.error(
                 "cursor is beyond the log",
