@@ -178,6 +178,21 @@ def test_what_is_refused_says_why_and_what_to_do(live: Live) -> None:
     assert live.say("GET", "/schemas/shop/orders/schemed/schema")["data"] == schema
 
 
+def test_a_creation_that_is_refused_leaves_nothing_to_delete(live: Live) -> None:
+    full = {"tenant": "shop", "policies": {"maxTopicsPerNamespace": 1}}
+    live.apply("Namespace", "full", full)
+    live.ready("Namespace", "full")
+    live.say("PUT", "/persistent/shop/full/first")
+    live.apply("Topic", "second", {"name": "shop/full/second"})
+    assert "it cannot be created" in live.until("Topic", "second", "Refused")["message"]
+    assert "applied" not in live.status("Topic", "second")
+    live.say("DELETE", "/persistent/shop/full/first")
+    live.ready("Topic", "second")
+    live.delete("Topic", "second")
+    assert live.say("GET", "/persistent/shop/full") == []
+    live.delete("Namespace", "full")
+
+
 def test_what_is_not_supported_is_refused_before_anything_is_done(live: Live) -> None:
     """A cluster's name, which the API server cannot know."""
     live.kubectl.apply(manifest("MagnetarCluster", "local", {"adminUrl": live.url}))

@@ -39,7 +39,7 @@ class Outcome:
 
     done: list[Action] = field(default_factory=list)
     refused: list[tuple[Action, Refused]] = field(default_factory=list)
-    existed: bool = False
+    existed: Exists | None = None
     """What was to be created was there: it is to be looked at before anything else is done."""
     schema_version: int | None = None
 
@@ -79,7 +79,7 @@ class CarryingOut:
                     if action.verb is Verb.CREATE:
                         return outcome
                     continue
-                if outcome.existed:
+                if outcome.existed is not None:
                     return outcome
                 outcome.done.append(action)
                 self._on_done(action)
@@ -116,10 +116,10 @@ class CarryingOut:
                 await self._client.call("PUT", target.path)
             elif target.kind == SUBSCRIPTION:
                 await self._client.call("PUT", target.path, self._start())
-        except Exists:
+        except Exists as error:
             # Somebody was faster, or our first attempt was: the lists are behind.
             self._view.forget(target)
-            self.outcome.existed = True
+            self.outcome.existed = error
             return
         except NotFound:
             above = target.above

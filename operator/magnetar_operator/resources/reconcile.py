@@ -199,11 +199,13 @@ class _Run:
         observed = await look(self.view, target, self.desired, self.applied)
         made = plan(target, self.desired, observed, self.applied, ignored(self.one))
         outcome = await self._carry_out(made, observed)
-        if outcome.existed:
+        if outcome.existed is not None:
             # The lists were behind: look at what is really there, and go on from that.
             observed = await look(self.view, target, self.desired, self.applied)
             made = plan(target, self.desired, observed, self.applied, ignored(self.one))
             outcome = await self._carry_out(made, observed)
+            if outcome.existed is not None:  # a conflict of another kind, such as a cap
+                outcome.refused.append((made.steps[0], outcome.existed))
         await self._tell(made, outcome, existed=observed is not None)
         return await self._verdict(made, outcome, observed)
 

@@ -77,9 +77,8 @@ class Writer:
         after = {**before, **found.fields, "observedGeneration": generation}
         if "plan" not in found.fields:
             after.pop("plan", None)
-        for name in [name for name, value in after.items() if value is None]:
-            if before.get(name) is None:
-                del after[name]
+        # A status is applied as a whole: a field that is absent is removed, and null is refused.
+        after = {name: value for name, value in after.items() if value is not None}
         after["conditions"] = conditions(
             before.get("conditions") or (), found.conditions, generation, self._now()
         )
