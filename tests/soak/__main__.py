@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+import httpx
 from tests.soak.memory import Sample, judge, write_picture
 from tests.support.churn import churn_round
 from tests.support.server_process import ServerProcess
@@ -28,8 +29,20 @@ ENVIRONMENT: Final = {
     # Small, so that it is full before the warm-up ends: what grows then is no cache.
     "MAGNETAR_CACHE_SIZE_MB": "4",
 }
+CACHES: Final = ("bookie_read_cache_size", "bookie_write_cache_size", "pulsar_ml_cache_used_size")
+METRICS_TIMEOUT_S: Final = 30.0
 PROGRESS_EVERY: Final = 12
 """Samples between two lines of progress."""
+
+
+def _cached_mib(server: ServerProcess) -> float:
+    page = httpx.get(f"{server.http_url}/metrics", timeout=METRICS_TIMEOUT_S).text
+    sizes = [
+        float(line.split()[-1])
+        for line in page.splitlines()
+        if line.partition("{")[0].partition(" ")[0] in CACHES
+    ]
+    return sum(sizes) / (1 << 20)
 
 
 async def _churn(server: ServerProcess, numbers: Iterator[int], done: list[int], topics: int,
@@ -53,12 +66,14 @@ async def _soak(server: ServerProcess, options: argparse.Namespace) -> list[Samp
                 for _ in range(options.clients)
             ]
             while (at_s := time.monotonic() - began) < options.minutes * 60:
-                sample = Sample(at_s, server.resident_bytes() / (1 << 20), done[0])
+                cached_mib = await asyncio.to_thread(_cached_mib, server)
+                sample = Sample(at_s, server.resident_bytes() / (1 << 20), cached_mib, done[0])
                 samples.append(sample)
                 print(json.dumps(asdict(sample)), file=lines, flush=True)
                 if len(samples) % PROGRESS_EVERY == 1:
                     print(
-                        f"{at_s / 60:5.1f} min  {sample.resident_mib:7.1f} MiB  "
+                        f"{at_s / 60:5.1f} min  {sample.resident_mib:7.1f} MiB, "
+                        f"{sample.kept_mib:7.1f} without caches  "
                         f"{sample.rounds:8,} rounds",
                         flush=True,
                     )
@@ -85,7 +100,8 @@ def main() -> int:
     picture = options.output / "soak.svg"
     write_picture(samples, picture, f"magnetar standalone, {options.topics} topics under churn")
     print(
-        f"{verdict.before_mib:.1f} MiB after the warm-up, {verdict.after_mib:.1f} MiB at the end: "
+        f"without caches {verdict.before_mib:.1f} MiB after the warm-up, "
+        f"{verdict.after_mib:.1f} MiB at the end: "
         f"{verdict.bytes_per_round:.0f} bytes a round over {verdict.rounds:,} rounds; {picture}"
     )
     return 0 if verdict.flat else 1
