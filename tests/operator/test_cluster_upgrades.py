@@ -121,6 +121,36 @@ def test_bookies_are_not_restarted_because_etcd_is_away() -> None:
     assert not [one for one in world.plan().actions if isinstance(one, ReplacePod)]
 
 
+@pytest.mark.parametrize("external", [False, True], ids=["etcd is back", "external etcd is away"])
+def test_bookies_that_were_without_etcd_are_not_restarted_together(external: bool) -> None:
+    """Each may become ready by itself as soon as etcd answers it."""
+    etcd = {"etcd": {"external": {"endpoints": ["http://etcd:2379"]}}} if external else {}
+    world = World(cluster_of(**etcd))
+    world.settle()
+    respec(world, **etcd, bookie={"config": {"x_y": "1"}})
+    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.turn()
+    stored = world.objects["StatefulSet", "c-bookie"]
+    world.hanging |= {digest(stored["spec"]["template"])}
+    for name, pod in world.pods.items():
+        if pod.component == "bookie":
+            world.hanging.add(pod.revision)
+            world.pods[name] = replace(pod, ready=False, ready_since=None, unready_since=world.now)
+    world.now += datetime.timedelta(seconds=2 * STARTUP_S_MAX)
+    replaced: list[str] = []
+    for _ in range(2 * round(STARTUP_S_MAX / 30)):
+        for _ in range(2):  # the second plan comes before the controller makes the pod anew
+            found = world.plan()
+            replaced += [one.name for one in found.actions if isinstance(one, ReplacePod)]
+            world.act(found.actions)
+        world.turn()
+    assert replaced == ["c-bookie-2"]
+    world.hanging.clear()
+    world.settle()
+    newest = digest(world.objects["StatefulSet", "c-bookie"]["spec"]["template"])
+    assert {one.revision for one in world.pods.values() if one.component == "bookie"} == {newest}
+
+
 def test_brokers_do_not_wait_for_a_bookie_that_hangs() -> None:
     world = made()
     pod = world.pods["c-bookie-0"]

@@ -3,7 +3,8 @@
 One at a time, the highest ordinal first, and the next not before the one before is ready, has been
 for the pause, and (bookies) every ledger has its copies again. A pod in an older form that is stuck
 (it cannot start, or runs and has not become ready in the time that a start may take) is replaced
-first: it serves nobody, and it may be the form that a rollback takes back.
+first: it serves nobody, and it may be the form that a rollback takes back. A pod that runs may be
+stuck for want of metadata and become ready at any moment, so it waits for the pods replaced before.
 """
 
 import datetime
@@ -74,13 +75,11 @@ def decide(
     if going:
         found.waits = f"{', '.join(going)} still ends"
         return found
-    stuck = [
-        one
-        for one in found.stale
-        if (one.stuck(now) if has_metadata else one.trouble)
-        and not one.ready
-        and one.name not in kept
-    ]
+    stuck = [one for one in found.stale if one.stuck(now) and one.name not in kept]
+    missing = len(pods) < stored["spec"].get("replicas", 0)
+    coming = missing or any(not one.ready for one in pods if one not in found.stale)
+    if coming or not has_metadata:
+        stuck = [one for one in stuck if one.trouble]
     if stuck:
         found.replace = _replace(stuck[-1], f"it cannot start ({stuck[-1].stuck(now)})")
         return found
