@@ -1,5 +1,6 @@
 """A manifest comes to mean another cluster: the operator acts only where the status says."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,6 +172,63 @@ def test_a_duplicate_that_was_paused_deletes_nothing(
     assert not new.has("/persistent/shop/orders/twin/stats")
 
 
+@pytest.mark.kube
+@pytest.mark.usefixtures("crds")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seen", [True, False], ids=["compared", "deleted at once"])
+def test_another_cluster_gets_the_address_of_one_that_is_deleted(
+    new: Live, kube_namespace: str, seen: bool
+) -> None:
+    """What is at the address now is the other cluster's, and not what these resources created."""
+    address = {"adminUrl": new.url}
+    new.kubectl.apply(manifest("MagnetarCluster", "first", address))
+    with operator(kube_namespace):
+        applied(new)
+    new.kubectl("delete", "magnetarcluster", "first")
+    new.kubectl.apply(manifest("MagnetarCluster", "second", address))
+    if seen:
+        with operator(kube_namespace):
+            for kind, name in RESOURCES:
+                assert "in cluster second" in new.until(kind, name, "Moved")["message"]
+    for kind, name in RESOURCES:
+        new.delete(kind, name, wait=False)
+    with operator(kube_namespace):
+        for kind, name in RESOURCES:
+            new.gone(kind, name)
+    assert new.say("GET", f"{CREATED}/subscriptions") == ["audit"]
+
+
+@pytest.mark.kube
+@pytest.mark.usefixtures("crds")
+@pytest.mark.timeout(300)
+def test_a_restart_gives_nothing_of_a_paused_resource_to_a_younger_one(
+    new: Live, kube_namespace: str
+) -> None:
+    twin = "/persistent/shop/orders/twin/stats"
+    spec = {"name": "shop/orders/twin"}
+    with operator(kube_namespace):
+        new.apply("Topic", "elder", spec)
+        new.ready("Topic", "elder")
+        new.apply("Topic", "younger", spec)
+        new.until("Topic", "younger", "Duplicate")
+        new.annotate("Topic", "elder", "magnetar.io/paused=true")
+        new.until("Topic", "elder", "Paused")
+    with operator(kube_namespace):
+        new.apply("Topic", "younger", {**spec, "policies": {"messageTTL": "1h"}})
+        new.until("Topic", "younger", "Duplicate")
+    # An operator that ended before it compared the elder left this behind.
+    adopted = json.dumps({"status": {"applied": {"exists": True}, "conditions": []}})
+    new.kubectl("patch", "topic.magnetar.io", "younger", "--subresource=status", "--type=merge",
+                "-p", adopted)  # fmt: skip
+    new.delete("Topic", "younger", wait=False)
+    with operator(kube_namespace):
+        new.gone("topic", "younger")
+        assert new.has(twin)
+        new.annotate("Topic", "elder", "magnetar.io/paused-")
+        new.delete("Topic", "elder")
+    assert not new.has(twin)
+
+
 NAME = "persistent://shop/orders/created"
 HERE = Place("http://a-broker.ns.svc:8080", "a", Target(TOPIC, NAME), "ns", "a")
 STATUS = {**HERE.status, "applied": {"exists": True}}
@@ -183,7 +241,9 @@ STATUS = {**HERE.status, "applied": {"exists": True}}
         ({"adminUrl": "http://elsewhere:8080"}, False),  # the same cluster at another address
         ({"adminUrl": "http://elsewhere:8080", "clusterNamespace": ""}, False),  # older release
         ({"adminUrl": "http://elsewhere:8080", "clusterNamespace": "ns2"}, True),
+        ({"adminUrl": "http://a-broker.ns2.svc:8080", "clusterNamespace": ""}, True),
         ({"adminUrl": "http://elsewhere:8080", "cluster": "b"}, True),
+        ({"cluster": "b"}, True),  # another cluster got the address
         ({"cluster": "http://a-broker.ns.svc:8080", "clusterNamespace": ""}, False),
         ({"resolvedName": "persistent://shop/orders/other"}, True),
         ({"resolvedName": "persistent://shop/orders/other", "applied": None}, False),

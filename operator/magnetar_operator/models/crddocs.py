@@ -14,7 +14,7 @@ INTRODUCTION: Final = f"""\
 All kinds are `{API_VERSION}`, live in a Kubernetes namespace and are listed together by
 `kubectl get {CATEGORY}`. `kubectl explain SHORTNAME.spec` says the same as this page. Install them
 with `kubectl apply --server-side -f crds/`; an example of each is in `crds/samples/`. Kubernetes
-1.29 or newer is needed: the rules use CEL's optional fields.
+1.30 or newer is needed: it accepts a resource that was stored before a rule refused its value.
 
 A field that is absent has its default; the API server writes only those defaults into the stored
 resource that are marked *(stored)*. Durations are `90s`, `12h`, `7d`; sizes `512Mi`, `10Gi`.

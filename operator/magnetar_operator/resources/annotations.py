@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from magnetar_operator.api_kinds import Object
-from magnetar_operator.resources.placing import Place
+from magnetar_operator.resources.placing import ADMIN_PORT, Place
 from magnetar_operator.resources.targets import Target
 from magnetar_operator.work import Key
 
@@ -36,12 +36,27 @@ def applied_there(status: Mapping[str, Any], place: Place) -> Mapping[str, Any] 
 
 
 def same_cluster(status: Mapping[str, Any], place: Place) -> bool:
-    """Whether the status names the cluster of the place; its address may have changed."""
-    if status.get("adminUrl") == place.url:
-        return True
-    # An older release recorded no namespace.
-    namespace = status.get("clusterNamespace") or place.cluster_namespace
-    return (status.get("cluster"), namespace) == (place.cluster, place.cluster_namespace)
+    """Whether the status names the cluster of the place.
+
+    A MagnetarCluster keeps its identity at a new address, and another one may get its old address.
+    """
+    cluster = str(status.get("cluster") or "")
+    if not place.cluster_namespace or not cluster or "://" in cluster:
+        return bool(status.get("adminUrl") == place.url)
+    namespace = cluster_namespace(status) or place.cluster_namespace
+    return (cluster, namespace) == (place.cluster, place.cluster_namespace)
+
+
+def cluster_namespace(status: Mapping[str, Any]) -> str:
+    """The Kubernetes namespace of the MagnetarCluster that the status names; empty if unknown.
+
+    An older release recorded it only within the address of a cluster that has no other one.
+    """
+    if recorded := status.get("clusterNamespace"):
+        return str(recorded)
+    start, end = f"http://{status.get('cluster')}-broker.", f".svc:{ADMIN_PORT}"
+    url = str(status.get("adminUrl") or "")
+    return url[len(start) : -len(end)] if url.startswith(start) and url.endswith(end) else ""
 
 
 def moved(status: Mapping[str, Any], place: Place) -> str:
@@ -62,6 +77,12 @@ def moved(status: Mapping[str, Any], place: Place) -> str:
         "either. Restore what its manifest refers to, or delete this resource (with "
         f"lifecyclePolicy: {KEEP}, if its data shall stay) and create it anew"
     )
+
+
+def looks_after(one: Object, url: str, target: Target) -> bool:
+    """Whether its status records that it created or adopted the target."""
+    status = one.get("status") or {}
+    return bool(status.get("applied")) and target_in(status, one["kind"]) == (url, target)
 
 
 def target_in(status: Mapping[str, Any], kind: str) -> tuple[str, Target] | None:

@@ -10,14 +10,16 @@ Whatever else is in the way is told in the condition DeletionBlocked, with what 
 from collections.abc import Mapping
 from typing import Any
 
-from magnetar_operator.api_kinds import Object
+from magnetar_operator.api_kinds import CLUSTER, Object
 from magnetar_operator.events import Events
 from magnetar_operator.resources.annotations import (
     DUPLICATE,
     KEEP,
     PREFIX,
     annotated,
+    cluster_namespace,
     key_of,
+    looks_after,
     same_cluster,
     target_in,
 )
@@ -29,8 +31,8 @@ from magnetar_operator.resources.deletion import (
     delete,
     delete_regardless,
 )
-from magnetar_operator.resources.memory import OUTAGE_PAUSE_MAX_S, PAUSE_MAX_S, Memory
-from magnetar_operator.resources.placing import Placing, Siblings
+from magnetar_operator.resources.memory import OUTAGE_PAUSE_MAX_S, PAUSE_MAX_S, Memory, age
+from magnetar_operator.resources.placing import Placing, Siblings, admin_url
 from magnetar_operator.resources.resource_status import (
     DELETION_BLOCKED,
     READY,
@@ -103,7 +105,11 @@ class Finishing:
         if annotated(one, "paused") and not forced:
             raise Blocked("Paused", f'nothing is deleted while {PREFIX}paused is "true"')
         url, target = where
-        if self._memory.elder(key, one, target_token(url, target)) is not None:
+        if self._has_elder(key, one, url, target):
+            return where
+        if await self._taken_over(one, status, url):
+            note = f"{target} is left to its cluster, which is deleted; {url} is another one's."
+            await self._events.tell(one, "LetGo", note, action="Delete")
             return where
         view = self._clusters.at(url)
         if forced:
@@ -139,6 +145,33 @@ class Finishing:
         except (NotYet, BadSpec):
             return recorded
         return (place.url, recorded[1]) if same_cluster(status, place) else recorded
+
+    def _has_elder(self, key: Key, one: Object, url: str, target: Target) -> bool:
+        """Whether an older resource looks after the target; after a restart only statuses tell."""
+        if self._memory.elder(key, one, target_token(url, target)) is not None:
+            return True
+        return any(
+            looks_after(other, url, target) and age(other) < age(one)
+            for other in self._siblings.all_of(key.kind)
+        )
+
+    async def _taken_over(self, one: Object, status: Mapping[str, Any], url: str) -> bool:
+        """Whether the MagnetarCluster of the status is deleted and another one has its address."""
+        known = (status.get("cluster"), cluster_namespace(status))
+        others = [
+            each
+            for each in self._siblings.all_of(CLUSTER.kind)
+            if admin_url(each) == url
+            and (each["metadata"]["name"], each["metadata"]["namespace"]) != known
+        ]
+        if not others:  # the watch may not have shown it yet
+            try:
+                place = await self._placing.place(one)
+            except (NotYet, BadSpec):
+                return False
+            if place.url != url or same_cluster(status, place):
+                return False
+        return await self._placing.cluster_leaves(one, status)
 
     def _managed(self, url: str, target: Target) -> set[str]:
         """Names in the target that have resources: these are to be deleted first."""

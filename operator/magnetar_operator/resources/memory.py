@@ -105,7 +105,7 @@ class Memory:
         if holder is not None and holder != key:
             other = self._siblings.latest(holder)
             same = other is not None and _claims(other, token)
-            if other is not None and same and _age(other) < _age(one):
+            if other is not None and same and age(other) < age(one):
                 self.wait(token, key)
                 return holder
             if same:
@@ -142,7 +142,7 @@ def version_of(one: Object) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _age(one: Object) -> tuple[str, str, str]:
+def age(one: Object) -> tuple[str, str, str]:
     metadata = one["metadata"]
     return (
         str(metadata.get("creationTimestamp", "")),

@@ -31,6 +31,7 @@ from magnetar_operator.resources.annotations import (
     ignored,
     key_of,
     moved,
+    target_in,
 )
 from magnetar_operator.resources.backlog_condition import backlog_growing
 from magnetar_operator.resources.carrying_out import CarryingOut, Outcome
@@ -57,7 +58,13 @@ from magnetar_operator.resources.plan import (
     not_created,
     plan,
 )
-from magnetar_operator.resources.resource_status import PAUSED, POLICY_READY, READY, Condition
+from magnetar_operator.resources.resource_status import (
+    PAUSED,
+    POLICY_READY,
+    READY,
+    Condition,
+    condition_of,
+)
 from magnetar_operator.resources.targets import (
     SUBSCRIPTION,
     TOPIC,
@@ -116,6 +123,7 @@ class Reconciler:
         return None
 
     async def _look(self, key: Key, one: Object) -> tuple[Object, Verdict]:
+        self._claim(key, one)
         if annotated(one, "paused"):
             told = f'Nothing is compared or changed while {PREFIX}paused is "true".'
             ready = Condition(READY, None, PAUSED, told)
@@ -145,6 +153,14 @@ class Reconciler:
             found = verdict("Refused", f"the cluster says: {error}")
         found.fields = {**place.status, **found.fields}
         return one, found
+
+    def _claim(self, key: Key, one: Object) -> None:
+        """Keeps younger resources away from its target although this look may not get so far."""
+        status = self.memory.status(key, one)
+        recorded = target_in(status, key.kind)
+        is_duplicate = condition_of(status, READY).get("reason") == DUPLICATE
+        if status.get("applied") and recorded is not None and not is_duplicate:
+            self.memory.elder(key, one, target_token(*recorded))
 
     async def _placed(
         self, key: Key, one: Object, spec: Placed, desired: Desired, place: Place
