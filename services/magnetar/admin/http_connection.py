@@ -23,7 +23,7 @@ BODY_STALL_S: Final = 25.0
 
 
 class HttpConnection(H11Protocol):
-    """See the module's text. The server calls `look` from time to time."""
+    """One HTTP connection with deadlines; the server calls `look` from time to time."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)

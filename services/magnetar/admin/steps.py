@@ -18,7 +18,7 @@ READS: Final = "GET"
 
 
 def in_one_step(route: Description) -> Handler:
-    """The route's handler; see the module's text."""
+    """The route's handler as a task of the broker, which a lost connection does not cut."""
     placed = route.placed
     if route.method == READS:
         return placed

@@ -49,7 +49,7 @@ def refuse_marked(document: dict[str, Any], what: str) -> None:
 
 
 class MarkedDeletion:
-    """The deletion of one record; see the module's text."""
+    """The deletion of one record: marked, emptied, then deleted at the mark's revision."""
 
     def __init__(
         self,

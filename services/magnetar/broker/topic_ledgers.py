@@ -32,7 +32,7 @@ def ledger_name(topic: TopicName) -> str:
 
 
 class TopicLedgers:
-    """See the module's text. Raises TopicNotFound, NotAllowed and ServiceNotReady."""
+    """Opens and creates topics' logs; raises TopicNotFound, NotAllowed and ServiceNotReady."""
 
     def __init__(
         self,

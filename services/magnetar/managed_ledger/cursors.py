@@ -50,7 +50,7 @@ class CursorsOwner(CursorOwner, Protocol):
 
 
 class Cursors:
-    """See the module's text."""
+    """The cursors of one managed ledger by name: live, broken and in doubt."""
 
     __slots__ = (
         "_context",
