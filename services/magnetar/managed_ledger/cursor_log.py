@@ -354,7 +354,7 @@ class CursorLog:
     # -- reading back
 
     async def load(self) -> StoredState:
-        """The state as of the last write; fences whoever wrote it.
+        """The state as of the last write; fences its last writer.
 
         Raises CursorCorrupt. Raises ManagedLedgerFenced, or why this instance ended, if the state
         cannot be read and the record may be out of date.
