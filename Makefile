@@ -103,6 +103,11 @@ chaos: $(DEV_STAMP) etcd ## official clients on a cluster under faults, 20 minut
 	@$(call took,brokers, bookies and etcd killed, paused and cut off at random)
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: mutants
+mutants: $(DEV_STAMP) ## small mistakes that no test notices (ARGS="--package ledger --sample 200")
+	@$(call took,one mistake at a time in the product$(comma) against the tests that cover it)
+	$(BIN)/python -m tests.mutants $(ARGS)
+
 .PHONY: soak
 soak: $(DEV_STAMP) ## an hour of clients that come and go; the server's memory, judged and drawn (ARGS="--minutes 5")
 	@$(call took,connect$(comma) produce$(comma) consume$(comma) unsubscribe$(comma) disconnect)

@@ -1,0 +1,197 @@
+"""`Bench`: a pytest plugin that tries mutants instead of running the tests once.
+
+pytest imports and collects all tests; then each mutant is a fork in which the tests that run the
+mutated line run, quickest first, until one fails.
+"""
+
+import gc
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from coverage import Coverage
+from tests.mutants.children import Work, run_all
+from tests.mutants.coverage_map import CoverageMap, Measured
+from tests.mutants.mutation import Mutation
+from tests.mutants.results import Outcome
+from tests.mutants.suites import ROOT
+from tests.mutants.swap import LiveFunctions
+
+from magnetar.cluster.local import ports
+
+MEASURE_S_MAX: Final = 1_800.0
+BUDGET_S: Final = 20.0
+"""Of measured test time for one mutant: the quickest of the tests that cover it fit in."""
+LIMIT_S: Final = 20.0
+LIMIT_FACTOR: Final = 4.0
+"""A mutant that takes this many times what its tests took, and `LIMIT_S` more, hangs."""
+
+Found = Callable[[Mutation, Outcome, str, int], None]
+
+
+class Bench:
+    """Tries `mutations`; `found(mutation, outcome, test, number of tests)` receives outcomes."""
+
+    def __init__(
+        self,
+        mutations: list[Mutation],
+        coverage: CoverageMap,
+        found: Found,
+        jobs: int,
+        ends_at: float | None = None,
+    ) -> None:
+        self._mutations, self._coverage = mutations, coverage
+        self._found, self._jobs, self._ends_at = found, jobs, ends_at
+        self._items: dict[str, pytest.Item] = {}
+        self._failed = ""
+        self._all_failed: set[str] = set()
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._measuring: Coverage | None = None
+        self._scratch = ""
+
+    def pytest_configure(self) -> None:
+        from hypothesis import Phase, settings  # pytest must load its plugin first
+
+        # A mutant that fails once is dead: no shrinking, nothing learnt from the mutant before.
+        phases = [each for each in Phase if each not in (Phase.shrink, Phase.explain, Phase.reuse)]
+        settings.register_profile("mutants", deadline=None, database=None, phases=phases)
+        settings.load_profile("mutants")
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
+        random.seed(item.nodeid)
+        if self._measuring is not None:
+            self._measuring.switch_context(item.nodeid)
+        yield
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._seconds[report.nodeid] += report.duration
+        if report.failed:
+            self._failed = report.nodeid
+            self._all_failed.add(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._items = {item.nodeid: item for item in session.items}
+        files = {nodeid.partition("::")[0] for nodeid in self._items}
+        self._measure({file for file in files if not self._coverage.is_current(file)})
+        gone = self._coverage.failed(files) & self._items.keys()
+        for name in sorted(gone):
+            print(f"fails without any mutant, and is left out: {name}", flush=True)
+        self._try_all(files)
+        return True
+
+    def _measure(self, files: set[str]) -> None:
+        if not files:
+            return
+        print(f"measuring which lines the tests of {len(files)} files run", flush=True)
+        work = Work(None, lambda _: self._measured(files), MEASURE_S_MAX)
+        for _, measured in run_all([work], 1):
+            if measured is None:
+                raise pytest.UsageError(f"the tests did not end in {MEASURE_S_MAX:.0f} s, or died")
+            self._coverage.put(measured)
+
+    def _measured(self, files: set[str]) -> dict[str, Measured]:
+        chosen = [each for name, each in self._items.items() if name.partition("::")[0] in files]
+        self._measuring = Coverage(
+            data_file=None, include=[f"{ROOT}/*/magnetar*/*"], config_file=False
+        )
+        self._measuring.start()
+        self._run(chosen, stop=False)
+        self._measuring.stop()
+        data = self._measuring.get_data()
+        found = {file: Measured(self._coverage.stamp(file)) for file in files}
+        for name, took in self._seconds.items():
+            found[name.partition("::")[0]].seconds[name] = took
+        for name in self._all_failed:
+            found[name.partition("::")[0]].failed.add(name)
+        for source in data.measured_files():
+            path = str(Path(source).relative_to(ROOT))
+            for line, tests in data.contexts_by_lineno(source).items():
+                for name in tests:
+                    if name:
+                        lines = found[name.partition("::")[0]].lines
+                        lines.setdefault(path, {}).setdefault(line, []).append(name)
+        return found
+
+    def _run(self, items: list[pytest.Item], *, stop: bool) -> int:
+        """Runs tests in this process, quietly; how many."""
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        plugins = items[0].config.pluginmanager
+        plugins.unregister(plugins.get_plugin("terminalreporter"))
+        for number, item in enumerate(items):
+            following = items[number + 1] if number + 1 < len(items) else None
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if stop and self._failed:
+                return number + 1
+        return len(items)
+
+    def _try_all(self, files: set[str]) -> None:
+        by_line = self._coverage.tests_by_line(files)
+        seconds = self._coverage.seconds(files)
+        live = LiveFunctions()
+        gc.collect()
+        gc.freeze()
+        works = self._works(by_line, seconds, live)
+        with tempfile.TemporaryDirectory(prefix="mutants-") as self._scratch:
+            for (mutation, number), answer in run_all(works, self._jobs):
+                outcome, test, ran = answer or ("timeout", "", number)
+                self._found(mutation, outcome, test, ran)
+
+    def _works(
+        self,
+        by_line: dict[str, dict[int, set[str]]],
+        seconds: dict[str, float],
+        live: LiveFunctions,
+    ) -> Iterable[Work[tuple[Mutation, int], tuple[Outcome, str, int]]]:
+        for mutation in self._mutations:
+            if self._ends_at is not None and time.monotonic() > self._ends_at:
+                return
+            lines = by_line.get(mutation.file, {})
+            names = set().union(*(lines.get(line, set()) for line in mutation.lines))
+            names &= self._items.keys()
+            if not names:
+                self._found(mutation, "uncovered", "", 0)
+                continue
+            chosen: list[pytest.Item] = []
+            left_s = BUDGET_S
+            for name in sorted(names, key=lambda each: (seconds.get(each, 0.0), each)):
+                left_s -= seconds.get(name, 0.0)
+                if left_s < 0 and chosen:
+                    break
+                chosen.append(self._items[name])
+            took_s = sum(seconds.get(each.nodeid, 0.0) for each in chosen)
+            yield Work(
+                (mutation, len(chosen)),
+                lambda slot, mutation=mutation, chosen=chosen: self._tried(  # type: ignore[misc]
+                    mutation, chosen, live, slot
+                ),
+                LIMIT_S + LIMIT_FACTOR * took_s,
+            )
+
+    def _tried(
+        self, mutation: Mutation, items: list[pytest.Item], live: LiveFunctions, slot: int
+    ) -> tuple[Outcome, str, int]:
+        share = (ports.FREE_LAST - ports.FREE_FIRST + 1) // self._jobs
+        ports.FREE_FIRST += slot * share  # type: ignore[misc]
+        ports.FREE_LAST = ports.FREE_FIRST + share - 1  # type: ignore[misc]
+        folder = Path(tempfile.mkdtemp(dir=self._scratch))
+        items[0].config._tmp_path_factory._basetemp = folder  # type: ignore[attr-defined]
+        try:
+            if not live.install(mutation.compiled()):
+                return "invalid", "no live function has this code", 0
+            ran = self._run(items, stop=True)
+        except (SyntaxError, ValueError) as error:
+            return "invalid", str(error), 0
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return ("killed" if self._failed else "survived"), self._failed, ran

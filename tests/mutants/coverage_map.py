@@ -1,0 +1,82 @@
+"""Which tests run which lines, measured once for each file of tests and kept beside the results.
+
+A file of tests is measured again where it changed, and all of them where anything that they share
+changed: the product, or the tests' support.
+"""
+
+import hashlib
+import pickle
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.mutants.suites import ROOT
+
+PRODUCT: Final = ("services", "operator", "spark-jobs")
+SHARED: Final = ("tests/support", "tests/conftest.py")
+
+
+@dataclass(slots=True)
+class Measured:
+    """Of one file of tests: what each test took, whether it passed, and which lines it ran."""
+
+    stamp: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)
+    """By source file below the root, by line: names of tests."""
+
+
+class CoverageMap:
+    """Measurements by file of tests, kept at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._shared = _stamp(SHARED) + _stamp(PRODUCT)
+        self._files: dict[str, Measured] = {}
+        if path.exists():
+            self._files = pickle.loads(path.read_bytes())  # noqa: S301  # written below
+
+    def stamp(self, test_file: str) -> str:
+        """What a measurement depends on: the file, its folder's helpers, the product."""
+        folder = (ROOT / test_file).parent
+        beside = sorted(each for each in folder.glob("*.py") if not each.name.startswith("test_"))
+        texts = [(ROOT / test_file).read_bytes(), *(each.read_bytes() for each in beside)]
+        return hashlib.sha256(b"".join(texts) + self._shared.encode()).hexdigest()
+
+    def is_current(self, test_file: str) -> bool:
+        known = self._files.get(test_file)
+        return known is not None and known.stamp == self.stamp(test_file)
+
+    def put(self, measured: dict[str, Measured]) -> None:
+        self._files |= measured
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_bytes(pickle.dumps(self._files))
+
+    def tests_by_line(self, test_files: set[str]) -> dict[str, dict[int, set[str]]]:
+        """By source file and line, the passing tests that run it."""
+        found: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for test_file in test_files & self._files.keys():
+            measured = self._files[test_file]
+            for source, lines in measured.lines.items():
+                for line, tests in lines.items():
+                    found[source][line] |= set(tests) - measured.failed
+        return found
+
+    def seconds(self, test_files: set[str]) -> dict[str, float]:
+        of = [self._files[each].seconds for each in test_files & self._files.keys()]
+        return {name: took for each in of for name, took in each.items()}
+
+    def failed(self, test_files: set[str]) -> set[str]:
+        of = [self._files[each].failed for each in test_files & self._files.keys()]
+        return set().union(*of)
+
+
+def _stamp(places: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for place in places:
+        path = ROOT / place
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,155 @@
+"""Which tests should notice a mistake in a package, and the score that the package must keep."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+MAGNETAR: Final = "services/magnetar"
+OPERATOR: Final = "operator/magnetar_operator"
+SPARK: Final = "spark-jobs/magnetar_spark"
+OPERATOR_PLANS: Final = (
+    "tests/operator/test_autoscale.py",
+    "tests/operator/test_cluster_plan.py",
+    "tests/operator/test_crds_policies.py",
+    "tests/operator/test_crds_values.py",
+    "tests/operator/test_resources_admin_client.py",
+    "tests/operator/test_resources_as_shown.py",
+    "tests/operator/test_resources_backlog.py",
+    "tests/operator/test_resources_plan.py",
+    "tests/operator/test_resources_plan_files.py",
+    "tests/operator/test_resources_waiting.py",
+    "tests/operator/test_sparkjobs_plan.py",
+    "tests/operator/test_volume_plan.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A package of the campaign."""
+
+    name: str
+    sources: tuple[str, ...]
+    """Folders and files below the repository's root."""
+    tests: tuple[str, ...]
+    score_min: float
+
+    def files(self) -> Iterator[Path]:
+        for source in self.sources:
+            path = ROOT / source
+            yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def _broker(name: str, *tests: str, score_min: float = 0.90) -> Suite:
+    return Suite(name, (f"{MAGNETAR}/broker/{name}",), (*tests, "tests/unit/broker"), score_min)
+
+
+SUITES: Final = (
+    Suite("wire", (f"{MAGNETAR}/wire",), ("tests/unit/wire",), 0.90),
+    Suite(
+        "bookie",
+        (f"{MAGNETAR}/bookie",),
+        ("tests/unit/bookie", "tests/unit/bookie_net", "tests/contract/test_bookie_contract.py"),
+        0.95,
+    ),
+    Suite(
+        "metadata",
+        (f"{MAGNETAR}/metadata",),
+        ("tests/unit/metadata", "tests/contract/metadata"),
+        0.90,
+    ),
+    Suite(
+        "ledger",
+        (f"{MAGNETAR}/ledger",),
+        ("tests/unit/ledger", "tests/unit/autorecovery"),
+        0.95,
+    ),
+    Suite(
+        "managed_ledger",
+        (f"{MAGNETAR}/managed_ledger",),
+        ("tests/unit/managed_ledger", "tests/unit/lifecycle", "tests/unit/offload"),
+        0.95,
+    ),
+    Suite("autorecovery", (f"{MAGNETAR}/autorecovery",), ("tests/unit/autorecovery",), 0.95),
+    Suite(
+        "offload",
+        (
+            f"{MAGNETAR}/offload",
+            f"{MAGNETAR}/broker/offloading.py",
+            f"{MAGNETAR}/broker/offload_state.py",
+        ),
+        ("tests/unit/offload", "tests/unit/broker"),
+        0.95,
+    ),
+    Suite(
+        "compaction",
+        (
+            f"{MAGNETAR}/compaction",
+            f"{MAGNETAR}/broker/compaction.py",
+            f"{MAGNETAR}/broker/compaction_state.py",
+        ),
+        ("tests/unit/broker", "tests/unit/dispatch", "tests/unit/offload"),
+        0.90,
+    ),
+    _broker("dispatch", "tests/unit/dispatch", "tests/unit/subscription"),
+    _broker("ownership", "tests/unit/ownership", "tests/unit/balance", score_min=0.95),
+    _broker("subscription", "tests/unit/subscription", "tests/unit/dispatch"),
+    _broker("topic", "tests/unit/subscription", "tests/unit/lifecycle", "tests/unit/rates"),
+    _broker("lifecycle", "tests/unit/lifecycle"),
+    _broker("rates", "tests/unit/rates"),
+    _broker("policies", "tests/unit/policies", "tests/unit/lifecycle", "tests/unit/admin"),
+    _broker("session", "tests/unit/wire"),
+    Suite(
+        "admin",
+        (
+            f"{MAGNETAR}/admin/deletion.py",
+            f"{MAGNETAR}/admin/cluster",
+            f"{MAGNETAR}/admin/each.py",
+            f"{MAGNETAR}/admin/steps.py",
+        ),
+        ("tests/unit/admin", "tests/unit/broker", "tests/unit/ownership"),
+        0.90,
+    ),
+    Suite(
+        "operator",
+        (
+            f"{OPERATOR}/cluster",
+            f"{OPERATOR}/resources",
+            f"{OPERATOR}/sparkjobs",
+            f"{OPERATOR}/autoscale",
+        ),
+        OPERATOR_PLANS,
+        0.95,
+    ),
+    Suite(
+        "spark",
+        (
+            f"{SPARK}/jobs",
+            f"{SPARK}/planner.py",
+            f"{SPARK}/stream_offsets.py",
+            f"{SPARK}/filters.py",
+        ),
+        (
+            "tests/spark/test_backlog_report.py",
+            "tests/spark/test_backlog_rules.py",
+            "tests/spark/test_backlog_scan.py",
+            "tests/spark/test_compact_chunks.py",
+            "tests/spark/test_compact_entries.py",
+            "tests/spark/test_compact_status.py",
+            "tests/spark/test_filters.py",
+            "tests/spark/test_ledger_ends.py",
+            "tests/spark/test_offload_planning.py",
+            "tests/spark/test_stream_plan.py",
+        ),
+        0.90,
+    ),
+)
+
+
+def suite_of(name: str) -> Suite:
+    """Raises `KeyError` with the known names."""
+    for suite in SUITES:
+        if suite.name == name:
+            return suite
+    raise KeyError(f"no package {name!r}; there are {', '.join(each.name for each in SUITES)}")
