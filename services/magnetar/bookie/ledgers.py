@@ -176,8 +176,17 @@ class Ledgers:
         }
         self._forget_at = len(self._states) + len(self._states) // 2
 
-    def forget(self, ledger_ids: list[int]) -> None:
-        """Drops states of ledgers whose tombstones are gone."""
+    def flushed(self, ledger_ids: Iterable[int]) -> None:
+        """The index has what `take` handed out.
+
+        A deleted ledger is hardly ever asked for again, so its state leaves memory at once: a
+        bookie whose ledgers come and go keeps its size.
+        """
+        self.flushing = False
+        self.forget(ledger_id for ledger_id in ledger_ids if ledger_id not in self.dirty)
+
+    def forget(self, ledger_ids: Iterable[int]) -> None:
+        """Drops states of deleted ledgers that nothing is under way for."""
         for ledger_id in ledger_ids:
             state = self._states.get(ledger_id)
             if state is not None and state.deleted and not (state.pending or state.unflushed):

@@ -232,7 +232,7 @@ class WriteStage:
         self._error = self.refusal = None
         self._faults.clear("flush")
         self._halves.flushing = None
-        self._ledgers.flushing = False
+        self._ledgers.flushed(ledger_id for ledger_id, _ in job.ledgers)
         self._on_flushed(job)
         for waiter in self._waiters:
             if not waiter.done():

@@ -111,6 +111,35 @@ def test_new_ledgers_beside_many_busy_ones_rarely_walk_over_all(
     assert len(states) == 2000
 
 
+async def test_ledgers_that_come_and_go_leave_no_state_in_memory() -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
+    for ledger_id in range(1, 101):
+        await add(bookie, ledger_id, range(3))
+        if ledger_id % 10:
+            await bookie.delete_ledger(ledger_id)
+    await bookie.flush()
+    assert sorted(bookie._ledgers._states) == list(range(10, 101, 10))
+    for deleted in (1, 99):
+        assert isinstance(await add(bookie, deleted, range(3, 4)), NoSuchLedger)
+    await bookie.close()
+
+
+async def test_a_ledger_deleted_during_a_flush_stays_deleted() -> None:
+    """The flush writes the ledger as it was before; only the next one writes the deletion."""
+    disk = SimDisk()
+    ledgers = Ledgers(Index(SimIndexStore(disk, DATA / "index")))
+    state = ledgers.get(1)
+    state.added(0, 2, 30, -1)
+    taken = ledgers.take([1])
+    state.deleted_ms = 5
+    ledgers.dirty[1] = state
+    ledgers.flushed(taken)
+    assert ledgers.get(1) is state
+    ledgers.flushed(ledgers.take([]))
+    assert ledgers.get(1) is not state
+
+
 def test_states_that_cannot_all_be_taken_stay() -> None:
     class Unreadable(MemoryIndexStore):
         def get(self, key: bytes) -> bytes | None:
