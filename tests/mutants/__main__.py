@@ -3,8 +3,10 @@ test notices.
 
     --package NAME        one or more of the campaign's packages (default: all)
     --file PATH           only mutants of these files
-    --changed SINCE       only mutants of lines changed since a commit
+    --changed SINCE       only mutants of lines changed since a commit; `release`: the last release
     --sample N            at most N mutants of each package, always the same ones
+    --seed TEXT           other mutants for the sample, and packages in another order
+    --minutes M           ends after so long, with what has been tried by then
     --again               tries survivors again, after new tests
     --sim N               tries survivors against N seeds of the simulation
     --report              shows the scores without trying anything (--json for scripts)
@@ -14,6 +16,8 @@ code is 0, or 1 with --strict where a package's score is below its minimum.
 """
 
 import argparse
+import hashlib
+import math
 import os
 import sys
 import time
@@ -23,7 +27,7 @@ from typing import Final
 
 import pytest
 from tests.mutants.bench import Bench
-from tests.mutants.changed import changed_lines
+from tests.mutants.changed import changed_lines, last_release
 from tests.mutants.coverage_map import CoverageMap
 from tests.mutants.mutation import Mutation, mutations_of
 from tests.mutants.report import show_report
@@ -44,10 +48,15 @@ def main() -> int:
     results = Results(options.results)
     chosen = {suite.name: _chosen(suite, options) for suite in suites}
     if not options.report:
-        for suite in suites:
-            _try(suite, chosen[suite.name], results, options)
+        ends_at = time.monotonic() + options.minutes * 60 if options.minutes else math.inf
+        for suite in sorted(suites, key=lambda each: _place(each.name, options.seed)):
+            _try(suite, chosen[suite.name], results, options, ends_at)
     passed = show_report(suites, chosen, results, as_json=options.json)
     return 1 if options.strict and not passed else 0
+
+
+def _place(name: str, seed: str) -> str:
+    return hashlib.sha256(f"{seed} {name}".encode()).hexdigest()
 
 
 def _options() -> argparse.Namespace:
@@ -59,9 +68,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--file", action="append", default=[])
     parser.add_argument("--changed", metavar="SINCE")
     parser.add_argument("--sample", type=int, metavar="N")
+    parser.add_argument("--seed", default="sample")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--sim", type=int, metavar="N")
-    parser.add_argument("--minutes", type=float, help="stops after so long")
+    parser.add_argument("--minutes", type=float)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -71,7 +81,8 @@ def _options() -> argparse.Namespace:
 
 
 def _chosen(suite: Suite, options: argparse.Namespace) -> list[Mutation]:
-    lines = changed_lines(options.changed) if options.changed else None
+    since = last_release() if options.changed == "release" else options.changed
+    lines = changed_lines(since) if since else None
     wanted = [str((ROOT / each).resolve().relative_to(ROOT)) for each in options.file]
     found = []
     for path in suite.files():
@@ -86,12 +97,16 @@ def _chosen(suite: Suite, options: argparse.Namespace) -> list[Mutation]:
             if lines is None or lines[file].intersection(each.lines)
         ]
     if options.sample is not None:
-        found = sorted(found, key=lambda each: each.order)[: options.sample]
+        found = sorted(found, key=lambda each: _place(each.name, options.seed))[: options.sample]
     return found
 
 
 def _try(
-    suite: Suite, chosen: list[Mutation], results: Results, options: argparse.Namespace
+    suite: Suite,
+    chosen: list[Mutation],
+    results: Results,
+    options: argparse.Namespace,
+    ends_at: float,
 ) -> None:
     known = Equivalents()
     waiting = []
@@ -102,7 +117,7 @@ def _try(
             tried is None or (again and tried.outcome not in KILLED and tried.outcome != "invalid")
         ):
             waiting.append(mutation)
-    if not waiting:
+    if not waiting or time.monotonic() > ends_at:
         return
     begun, counts = time.monotonic(), Counter[str]()
     print(f"{suite.name}: {len(waiting)} mutants to try of {len(chosen)}", flush=True)
@@ -118,7 +133,6 @@ def _try(
             said = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
             print(f"{suite.name}: {done} of {len(waiting)}, {rate:.1f}/s: {said}", flush=True)
 
-    ends_at = begun + options.minutes * 60 if options.minutes else None
     if options.sim is not None:
         try_seeds(waiting, options.sim, options.jobs, found)
         return

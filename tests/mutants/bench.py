@@ -5,6 +5,7 @@ mutated line run, quickest first, until one fails.
 """
 
 import gc
+import math
 import os
 import random
 import shutil
@@ -45,7 +46,7 @@ class Bench:
         coverage: CoverageMap,
         found: Found,
         jobs: int,
-        ends_at: float | None = None,
+        ends_at: float = math.inf,
     ) -> None:
         self._mutations, self._coverage = mutations, coverage
         self._found, self._jobs, self._ends_at = found, jobs, ends_at
@@ -81,22 +82,29 @@ class Bench:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._items = {item.nodeid: item for item in session.items}
         files = {nodeid.partition("::")[0] for nodeid in self._items}
-        self._measure({file for file in files if not self._coverage.is_current(file)})
+        if not self._measure({file for file in files if not self._coverage.is_current(file)}):
+            return True
         gone = self._coverage.failed(files) & self._items.keys()
         for name in sorted(gone):
             print(f"fails without any mutant, and is left out: {name}", flush=True)
         self._try_all(files)
         return True
 
-    def _measure(self, files: set[str]) -> None:
+    def _measure(self, files: set[str]) -> bool:
+        """False if there was no time for it."""
         if not files:
-            return
+            return True
         print(f"measuring which lines the tests of {len(files)} files run", flush=True)
-        work = Work(None, lambda _: self._measured(files), MEASURE_S_MAX)
-        for _, measured in run_all([work], 1):
-            if measured is None:
-                raise pytest.UsageError(f"the tests did not end in {MEASURE_S_MAX:.0f} s, or died")
-            self._coverage.put(measured)
+        limit_s = min(MEASURE_S_MAX, self._ends_at - time.monotonic())
+        for _, measured in run_all([Work(None, lambda _: self._measured(files), limit_s)], 1):
+            if measured is not None:
+                self._coverage.put(measured)
+            elif limit_s < MEASURE_S_MAX:
+                print(f"no mutant is tried: measuring takes more than {limit_s:.0f} s", flush=True)
+                return False
+            else:
+                raise pytest.UsageError(f"the tests did not end in {limit_s:.0f} s, or died")
+        return True
 
     def _measured(self, files: set[str]) -> dict[str, Measured]:
         chosen = [each for name, each in self._items.items() if name.partition("::")[0] in files]
@@ -154,7 +162,7 @@ class Bench:
         live: LiveFunctions,
     ) -> Iterable[Work[tuple[Mutation, int], tuple[Outcome, str, int]]]:
         for mutation in self._mutations:
-            if self._ends_at is not None and time.monotonic() > self._ends_at:
+            if time.monotonic() > self._ends_at:
                 return
             lines = by_line.get(mutation.file, {})
             names = set().union(*(lines.get(line, set()) for line in mutation.lines))

@@ -50,11 +50,6 @@ class Mutation:
         """12 hexadecimal digits of the name."""
         return hashlib.sha256(self.name.encode()).hexdigest()[:12]
 
-    @property
-    def order(self) -> str:
-        """A sample takes the mutations that come first in this order."""
-        return hashlib.sha256(b"sample" + self.name.encode()).hexdigest()
-
 
 @dataclass(frozen=True, slots=True)
 class _Site:
