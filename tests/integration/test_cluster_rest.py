@@ -1,5 +1,6 @@
 """pulsar-admin's requests against any broker of a cluster: served by, or for, the owners."""
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -9,9 +10,11 @@ import httpx
 import pytest
 from msgspec.structs import replace
 from tests.support.rest_cluster import Member, RestCluster
+from tests.support.stalled_store import StalledStore
 from tests.unit.ledger.stage import publish
 from tests.unit.lifecycle.world import message
 
+from magnetar.admin.cluster.sending import UNDER_HEADER
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
@@ -29,7 +32,7 @@ def topic(local: str) -> TopicName:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[RestCluster]:
-    made = RestCluster()
+    made = RestCluster(store=StalledStore())
     await made.start(2)
     yield made
     await made.stop()
@@ -303,6 +306,44 @@ async def test_a_partition_whose_deletion_was_cut_short_is_deleted_with_its_topi
     assert not await cluster.store.list("/managed-ledgers/public/default/persistent/p-")
     assert await cluster.store.get(ledger_key(ledger_id)) is None
     assert (await first.call("GET", PARTS + "/stats")).status_code == 404
+
+
+async def test_a_deletion_with_a_parent_spares_what_was_created_after_the_parent(
+    cluster: RestCluster,
+) -> None:
+    """Another deletion of the same namespace was quicker, and a client created it again."""
+    store = cluster.store
+    assert isinstance(store, StalledStore)
+    first, second = cluster.members
+    await first.done("PUT", TOPIC)
+    logs = "/managed-ledgers/public/default/persistent/"
+    before = await store.get("/namespaces/public/default")
+    assert before is not None
+    store.hold(logs)
+    slower = asyncio.ensure_future(second.call("DELETE", NAMESPACE + "?force=true"))
+    await store.begun.wait()
+    store.holds = None
+    (log,) = await store.list(logs)
+    await store.delete(log.key)
+    await store.put(before.key, before.value)  # without the mark, as a new one is
+    await store.put(log.key, log.value)
+    store.release()
+    answer = await slower
+    assert answer.status_code == 409, answer.text
+    assert "repeat this one" in answer.text
+    (left,) = await store.list(logs)
+    assert left.value == log.value
+
+
+async def test_a_peer_that_names_no_mark_in_full_is_refused(cluster: RestCluster) -> None:
+    first = cluster.members[0]
+    await first.done("PUT", TOPIC)
+    owner, path = cluster.owner(topic("a")), "/admin/v2" + TOPIC[1:]
+    for mark in ("x /namespaces/public/default", "1", "-1 /namespaces/public/default"):
+        answer = await owner.http.request("DELETE", path, headers={UNDER_HEADER: mark})
+        assert answer.status_code == 412
+        assert UNDER_HEADER in answer.text
+    assert (await owner.http.request("DELETE", path)).status_code == 204
 
 
 async def test_a_subscription_that_cannot_be_read_is_deleted_with_its_partitions(

@@ -20,8 +20,9 @@ from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.errors import Conflict, MetadataError, NotFound, TopicNotFound
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
+from magnetar.managed_ledger.backlog_record import record_key
 from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
-from magnetar.metadata.store import Check, Operation, Put
+from magnetar.metadata.store import BadRevision, Check, Operation, Put
 
 NAMESPACE = NamespaceName("public", "ns")
 RECORD = f"/namespaces/{NAMESPACE}"
@@ -183,6 +184,94 @@ async def test_creation_follows_policies_that_change_meanwhile(broker: Broker) -
     await service.resources.update_policies(NAMESPACE, lambda now: now | {"properties": {"a": "b"}})
     store.release()
     assert await creating is service.topics.loaded(NAME)
+
+
+async def created(service: BrokerService, name: TopicName) -> None:
+    topic = await service.topics.get_or_open(name, create=True)
+    assert isinstance(topic, PersistentTopic)
+    await publish(topic.managed_ledger, b"receipted")
+
+
+async def made_anew(service: BrokerService, store: StalledStore) -> None:
+    """As if another broker had deleted the namespace, and a client had created it again."""
+    for record in await store.list(f"/managed-ledgers/{NAMESPACE}/"):
+        await store.delete(record.key)
+    for record in await store.list(f"/partitioned-topics/{NAMESPACE}/"):
+        await store.delete(record.key)
+    await store.delete(RECORD)
+    await service.resources.create_namespace(NAMESPACE, default_policies(service.cluster))
+
+
+async def is_whole(service: BrokerService, name: TopicName) -> bool:
+    await service.topics.unload(name)
+    topic = await service.topics.get_or_open(name, create=False)
+    assert isinstance(topic, PersistentTopic)
+    return topic.managed_ledger.entries_total == 1
+
+
+async def test_of_two_deletions_the_slower_spares_topics_created_after_the_quicker(
+    broker: Broker,
+) -> None:
+    """A client repeated a request that is under way still, then created the namespace again."""
+    service, store = broker
+    other = parse_topic(f"persistent://{NAMESPACE}/u")
+    for name in (NAME, other):
+        await created(service, name)
+        await service.topics.unload(name)
+    store.hold(f"{LOGS}persistent/t")
+    slower = asyncio.ensure_future(delete_namespace(service, NAMESPACE, force=True))
+    await store.begun.wait()
+    store.holds = None  # that write is on its way; others land
+    await made_anew(service, store)
+    await created(service, other)
+    store.release()
+    with pytest.raises(Conflict, match="repeat this one"):
+        await slower
+    assert await is_whole(service, other)
+
+
+async def test_of_two_deletions_the_slower_spares_partitions_created_after_the_quicker(
+    broker: Broker,
+) -> None:
+    service, store = broker
+    await service.topics.create_partitioned(PARTED, 2, {})
+    store.hold(PARTED_RECORD)
+    slower = asyncio.ensure_future(delete_namespace(service, NAMESPACE, force=True))
+    await store.begun.wait()
+    store.holds = None
+    await delete_namespace(service, NAMESPACE, force=True)
+    await service.resources.create_namespace(NAMESPACE, default_policies(service.cluster))
+    await service.topics.create_partitioned(PARTED, 2, {})
+    await created(service, PARTED.partition(1))
+    store.release()
+    with pytest.raises(Conflict, match="repeat this one"):
+        await slower
+    assert await service.resources.partitions(PARTED) == 2
+    assert await is_whole(service, PARTED.partition(1))
+
+
+async def test_what_belongs_to_a_namespace_is_deleted_under_its_mark_alone(
+    broker: Broker,
+) -> None:
+    service, store = broker
+    await created(service, NAME)
+    documents = service.policies.documents
+    await documents.update(NAME, lambda old: old.having("maxConsumers", 3))
+    await store.put(record_key(str(NAMESPACE)), b"{}")
+    record = await store.get(RECORD)
+    assert record is not None
+    former = Check(RECORD, record.revision - 1)
+    with pytest.raises(BadRevision):
+        await documents.forget_namespace(NAMESPACE, former)
+    with pytest.raises(BadRevision):
+        await service.resources.forget_backlog(NAMESPACE, former)
+    assert (await documents.read(NAME)).get("maxConsumers") == 3
+    assert await store.get(record_key(str(NAMESPACE))) is not None
+    mark = Check(RECORD, record.revision)
+    await documents.forget_namespace(NAMESPACE, mark)
+    await service.resources.forget_backlog(NAMESPACE, mark)
+    assert (await documents.read(NAME)).empty
+    assert await store.get(record_key(str(NAMESPACE))) is None
 
 
 # -- partitioned topics ----------------------------------------------------------------------------

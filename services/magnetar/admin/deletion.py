@@ -15,6 +15,7 @@ from magnetar.broker.system_topics import is_system_topic
 from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
+from magnetar.metadata.store import Check
 
 
 def check_unused(topic: Topic) -> None:
@@ -35,8 +36,14 @@ def refuse_topic_in_use(producers: int, consumers: int) -> None:
         )
 
 
-async def delete_topic(service: BrokerService, name: TopicName, *, force: bool) -> None:
-    """One topic or partition, with its data, subscriptions and schema."""
+async def delete_topic(
+    service: BrokerService, name: TopicName, *, force: bool, under: Check | None = None
+) -> None:
+    """One topic or partition, with its data, subscriptions and schema.
+
+    `under` is the mark of the namespace or partitioned topic that is being deleted with it. Raises
+    BadRevision if it does not hold any more.
+    """
     loaded = service.topics.loaded(name)
     if loaded is not None and not force:
         check_unused(loaded)
@@ -44,13 +51,18 @@ async def delete_topic(service: BrokerService, name: TopicName, *, force: bool) 
         raise topic_not_found(name)
     try:
         # Forced: subscriptions without consumers do not keep a topic, and clients were seen to.
-        await service.topics.delete(name, force=True)
+        await service.topics.delete(name, force=True, under=under)
     except NotFound:
         raise topic_not_found(name) from None
 
 
-async def delete_partitioned(service: BrokerService, name: TopicName, *, force: bool) -> None:
-    """A partitioned topic: its partitions, then its metadata, then its schema."""
+async def delete_partitioned(
+    service: BrokerService, name: TopicName, *, force: bool, under: Check | None = None
+) -> None:
+    """A partitioned topic: its partitions, then its metadata, then its schema.
+
+    `under` is the mark of its namespace, if that is being deleted.
+    """
 
     async def parts() -> list[TopicName]:
         return [name.partition(index) for index in range(await service.resources.partitions(name))]
@@ -60,11 +72,11 @@ async def delete_partitioned(service: BrokerService, name: TopicName, *, force: 
             if (topic := service.topics.loaded(part)) is not None:
                 check_unused(topic)
 
-    async def empty() -> None:
+    async def empty(mark: Check) -> None:
         for part in await parts():
-            await _delete_if_there(service, part)
+            await _delete_if_there(service, part, mark)
 
-    await service.resources.partitioned_deletion(name).run(check, empty)
+    await service.resources.partitioned_deletion(name, under).run(check, empty)
     await forget_partitioned(service, name)
 
 
@@ -90,20 +102,20 @@ async def delete_namespace(
         names = await partitioned_topics(service, namespace) + await topics(half_deleted=False)
         await refuse_namespace_in_use(service, namespace, names, force=force)
 
-    async def empty() -> None:
+    async def empty(mark: Check) -> None:
         for name in await partitioned_topics(service, namespace):
             with contextlib.suppress(NotFound):  # another request has deleted it
-                await delete_partitioned(service, name, force=True)
+                await delete_partitioned(service, name, force=True, under=mark)
         for name in await topics(half_deleted=True):
-            await _delete_if_there(service, name)
-        await forget_namespace(service, namespace)
+            await _delete_if_there(service, name, mark)
+        await forget_namespace(service, namespace, mark)
 
     await service.resources.namespace_deletion(namespace).run(check, empty)
 
 
-async def _delete_if_there(service: BrokerService, name: TopicName) -> None:
+async def _delete_if_there(service: BrokerService, name: TopicName, mark: Check) -> None:
     with contextlib.suppress(NotFound):
-        await delete_topic(service, name, force=True)
+        await delete_topic(service, name, force=True, under=mark)
 
 
 async def partitioned_topics(service: BrokerService, namespace: NamespaceName) -> list[TopicName]:
@@ -112,16 +124,17 @@ async def partitioned_topics(service: BrokerService, namespace: NamespaceName) -
     return [name for names in found for name in names]
 
 
-async def forget_namespace(service: BrokerService, namespace: NamespaceName) -> None:
+async def forget_namespace(service: BrokerService, namespace: NamespaceName, mark: Check) -> None:
     """Deletes what belongs to a marked namespace without topics.
 
-    Raises Conflict if it has any: what is deleted next is the only way to find them.
+    Raises Conflict if it has any: what is deleted next is the only way to find them. Raises
+    BadRevision if the namespace's mark does not hold any more.
     """
     left = await service.topics.names(namespace, "persistent", half_deleted=True)
     if left or await partitioned_topics(service, namespace):
         raise Conflict(f"Namespace {namespace} still has topics: repeat its deletion")
-    await service.policies.documents.forget_namespace(namespace)
-    await service.resources.forget_backlog(namespace)
+    await service.policies.documents.forget_namespace(namespace, mark)
+    await service.resources.forget_backlog(namespace, mark)
 
 
 async def refuse_namespace_in_use(

@@ -7,28 +7,33 @@ so once it is written:
 1. Nothing is created below the record any more, also by a broker whose watch is late.
 2. A listing that begins after the mark shows everything there is to delete.
 
-The record itself is deleted at the revision of the mark. If anybody wrote the record meanwhile (a
-bundle was split, another deletion failed and took the mark back), the deletion starts over.
+What is below the record is deleted in transactions that check the revision of the mark, and the
+record itself is deleted at that revision. If somebody wrote the record meanwhile (a bundle was
+split), the deletion starts over. If it then finds the record without a mark, it ends: another
+deletion took the mark back, or deleted the record before somebody created it again, and a record
+that was created again is not the one that this deletion was asked for.
 
 A deletion that fails takes the mark back. A broker that is killed on the way leaves the mark, and
 the next deletion of the same record finishes the work or takes the mark back.
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from magnetar.core.errors import Conflict, MagnetarError, NotFound
 from magnetar.core.log import get_logger
-from magnetar.metadata.store import BadRevision, MetadataStore, Record
+from magnetar.metadata.store import BadRevision, Check, MetadataStore, Put, Record
 
 DELETED: Final = "deleted"
 """The field of the mark, under Pulsar's name. A record without it is not marked."""
 ATTEMPTS_MAX: Final = 16
 
 Step = Callable[[], Awaitable[None]]
+Empty = Callable[[Check], Awaitable[None]]
+"""Deletes what is below the record, in transactions that make this check."""
 
 log = get_logger("magnetar.deletion")
 
@@ -59,32 +64,41 @@ class MarkedDeletion:
         what: str,
         absent: str,
         written: Callable[[Record], None],
+        under: Check | None = None,
     ) -> None:
         """`what` names the record for people, `absent` is the text of NotFound.
 
-        `written` is called with each version of the record that is written here.
+        `written` is called with each version of the record that is written here. `under` is the
+        mark of a record above this one, whose deletion asks for this one.
         """
         self._store = store
         self._key = key
         self._what = what
         self._absent = absent
         self._written = written
+        self._under: Sequence[Check] = () if under is None else (under,)
 
-    async def run(self, check: Step, empty: Step) -> None:
+    async def run(self, check: Step, empty: Empty) -> None:
         """Deletes the record after `empty`, which runs under the mark and may run again.
 
         `check` raises if the deletion is refused. It runs before the mark is written, so that a
-        refused deletion disturbs nobody, and again under the mark. Raises NotFound and Conflict.
+        refused deletion disturbs nobody, and again under the mark. Raises NotFound and Conflict,
+        and BadRevision if `under` does not hold any more.
         """
+        marked = False
         for _ in range(ATTEMPTS_MAX):
             try:
                 await check()
-                revision = await self._mark()
+                revision = await self._mark(again=marked)
+                marked = True
                 await check()
-                await empty()
+                await empty(Check(self._key, revision))
                 await self._store.delete(self._key, expected=revision)
-            except BadRevision:
-                continue
+            except BadRevision as error:
+                if error.key == self._key:
+                    continue
+                await self._take_back()
+                raise
             except Exception:
                 await self._take_back()
                 raise
@@ -92,13 +106,19 @@ class MarkedDeletion:
         await self._take_back()
         raise Conflict(f"{self._what} is being changed by others: repeat its deletion")
 
-    async def _mark(self) -> int:
+    async def _mark(self, *, again: bool) -> int:
         """The revision of the record with the mark."""
         record = await self._store.get(self._key)
         if record is None:
             raise NotFound(self._absent)
-        document: dict[str, Any] = msgspec.json.decode(record.value)
-        return record.revision if is_marked(document) else await self._write(record, marked=True)
+        if is_marked(msgspec.json.decode(record.value)):
+            return record.revision
+        if again:
+            raise Conflict(
+                f"Another deletion of {self._what} has ended meanwhile: repeat this one if it is "
+                "to be deleted still"
+            )
+        return await self._write(record, marked=True, checks=self._under)
 
     async def _take_back(self) -> None:
         try:
@@ -116,9 +136,9 @@ class MarkedDeletion:
                 error=str(error),
             )
 
-    async def _write(self, record: Record, *, marked: bool) -> int:
+    async def _write(self, record: Record, *, marked: bool, checks: Sequence[Check] = ()) -> int:
         document: dict[str, Any] = msgspec.json.decode(record.value)
         value = msgspec.json.encode({**document, DELETED: marked})
-        revision = await self._store.put(self._key, value, expected=record.revision)
+        revision = await self._store.transact([Put(self._key, value, record.revision), *checks])
         self._written(Record(self._key, value, revision))
         return revision

@@ -21,7 +21,15 @@ from magnetar.broker.deletion_mark import MarkedDeletion, refuse_marked
 from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.core.names import NamespaceName, TopicName, check_entity_name
 from magnetar.managed_ledger.backlog_record import record_key
-from magnetar.metadata.store import ABSENT, BadRevision, Check, MetadataStore, Put, Record
+from magnetar.metadata.store import (
+    ABSENT,
+    BadRevision,
+    Check,
+    Delete,
+    MetadataStore,
+    Put,
+    Record,
+)
 
 Document = dict[str, Any]
 
@@ -173,9 +181,11 @@ class Resources:
             written=self._wrote,
         )
 
-    async def forget_backlog(self, namespace: NamespaceName) -> None:
-        """Deletes what the backlog job recorded of the namespace."""
-        await self._store.delete(record_key(str(namespace)))
+    async def forget_backlog(self, namespace: NamespaceName, under: Check) -> None:
+        """Deletes what the backlog job recorded of the namespace. Raises BadRevision."""
+        key = record_key(str(namespace))
+        if await self._store.get(key) is not None:
+            await self._store.transact([Delete(key), under])
 
     # -- clusters --------------------------------------------------------------------------
 
@@ -247,7 +257,7 @@ class Resources:
             raise PreconditionFailed("Number of partitions should be between 1 and 100000")
         await self._update(partitioned_key(topic), grow, f"Partitioned Topic {topic} not found")
 
-    def partitioned_deletion(self, topic: TopicName) -> MarkedDeletion:
+    def partitioned_deletion(self, topic: TopicName, under: Check | None = None) -> MarkedDeletion:
         """Deletes the topic's record once its partitions are deleted."""
         return MarkedDeletion(
             self._store,
@@ -255,6 +265,7 @@ class Resources:
             what=f"Partitioned topic {topic}",
             absent=f"Partitioned Topic not found: {topic}",
             written=lambda _: None,
+            under=under,
         )
 
     async def partitioned_topics(self, namespace: NamespaceName, domain: str) -> list[TopicName]:

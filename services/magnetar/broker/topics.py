@@ -47,6 +47,7 @@ from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.store import Check
 
 Topic = PersistentTopic | NonPersistentTopic
 
@@ -311,11 +312,12 @@ class TopicRegistry:
             self._leaving.discard(full)
             collecting.closed(topic)
 
-    async def delete(self, name: TopicName, *, force: bool) -> None:
+    async def delete(self, name: TopicName, *, force: bool, under: Check | None = None) -> None:
         """Deletes the topic with its data and cursors; raises PreconditionFailed while in use.
 
         With `force` a persistent one is not opened for that: it may be past opening, and topics
-        of a namespace that is being deleted are not opened at all.
+        of a namespace that is being deleted are not opened at all. `under` is the mark of what is
+        being deleted with its topics: BadRevision is raised if it does not hold any more.
         """
         full = str(name)
         if not (force and name.persistent):
@@ -327,7 +329,7 @@ class TopicRegistry:
             await asyncio.wait([opening.topic], timeout=OPEN_TIMEOUT_S)
         if full in self._open:
             await self.ownership.require(name)
-        await self._context.tasks.finish(self._delete(name, force), f"delete {name}")
+        await self._context.tasks.finish(self._delete(name, force, under), f"delete {name}")
 
     async def delete_if(self, topic: Topic, holds: Callable[[Topic], bool]) -> None:
         """Deletes a loaded topic, with its subscriptions, if `holds` still holds of it then.
@@ -342,6 +344,7 @@ class TopicRegistry:
         self,
         name: TopicName,
         force: bool,
+        under: Check | None = None,
         only: tuple[Topic, Callable[[Topic], bool]] | None = None,
     ) -> None:
         full = str(name)
@@ -360,7 +363,7 @@ class TopicRegistry:
                     await topic.close()
             if name.persistent:
                 try:
-                    await self._ledgers.delete(ledger_name(name))
+                    await self._ledgers.delete(ledger_name(name), (under,) if under else ())
                 except NotFound as error:
                     raise NotFound(f"Topic not found: {full}") from error
             if not await self._resources.partitions(name.base):

@@ -202,14 +202,17 @@ class ManagedLedgerFactory:
         info = await self.info(name)
         return await outline(info.record, info.cursors, self._context.ledgers)
 
-    async def delete(self, name: str) -> None:
-        """Deletes it with its cursors and entries. Raises NotFound."""
+    async def delete(self, name: str, checks: Sequence[Check] = ()) -> None:
+        """Deletes it with its cursors and entries. Raises NotFound.
+
+        Raises BadRevision, and deletes nothing, if one of `checks` does not hold when it begins.
+        """
         async with self._locked(name):
             managed_ledger = self._open.get(name)
             if managed_ledger is not None:
                 managed_ledger.abandon()
                 await managed_ledger.tenure.settled()
-            await delete_managed_ledger(name, self._context)
+            await delete_managed_ledger(name, self._context, checks)
 
     async def close(self) -> None:
         """Closes everything that is open; nothing can be opened any more. Idempotent."""

@@ -170,8 +170,12 @@ async def _ended(name: str, item: LedgerItem, context: Context) -> LedgerInfo:
     )
 
 
-async def delete_managed_ledger(name: str, context: Context) -> None:
-    """Deletes it with its cursors. Raises NotFound."""
+async def delete_managed_ledger(name: str, context: Context, checks: Sequence[Check] = ()) -> None:
+    """Deletes it with its cursors. Raises NotFound.
+
+    Raises BadRevision, and deletes nothing, if one of `checks` does not hold when it begins. A
+    deletion that had begun before is finished whatever they say.
+    """
     key = managed_ledger_key(name)
     tenure = await Tenure.begin(context, name)
     for _ in range(ATTEMPTS_MAX):
@@ -183,8 +187,10 @@ async def delete_managed_ledger(name: str, context: Context) -> None:
         if not record.deleted:
             marked = msgspec.structs.replace(record, deleted=True)
             try:
-                revision = await tenure.write([Put(key, encode(marked), revision)])
-            except BadRevision:
+                revision = await tenure.write([Put(key, encode(marked), revision), *checks])
+            except BadRevision as error:
+                if error.key != key:
+                    raise
                 continue  # its owner wrote: what it wrote is to be deleted too
         await _finish_deletion(tenure, record, revision, context)
         return

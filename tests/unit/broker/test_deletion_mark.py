@@ -8,7 +8,7 @@ from tests.support.stalled_store import StalledStore
 
 from magnetar.broker.deletion_mark import MarkedDeletion
 from magnetar.core.errors import Conflict, MetadataError, NotFound
-from magnetar.metadata.store import Record
+from magnetar.metadata.store import BadRevision, Check, Record
 
 KEY = "/namespaces/t/n"
 OLD = b'{"bundles":{}}'
@@ -35,18 +35,18 @@ async def marked(store: StalledStore) -> bool | None:
     return None if record is None else bool(msgspec.json.decode(record.value).get("deleted"))
 
 
-async def nothing() -> None:
+async def nothing(mark: Check | None = None) -> None:
     """Neither refuses nor deletes anything."""
 
 
-async def refuse() -> None:
+async def refuse(mark: Check | None = None) -> None:
     raise Conflict("not empty")
 
 
 async def test_it_is_emptied_under_the_mark_and_deleted(store: StalledStore) -> None:
     seen: list[bool | None] = []
 
-    async def look() -> None:
+    async def look(mark: Check | None = None) -> None:
         seen.append(await marked(store))
 
     written: list[Record] = []
@@ -79,7 +79,7 @@ async def test_a_failed_deletion_takes_the_mark_back(store: StalledStore) -> Non
 async def killed_on_the_way(store: StalledStore) -> None:
     begun = asyncio.Event()
 
-    async def never_ends() -> None:
+    async def never_ends(mark: Check) -> None:
         begun.set()
         await asyncio.Event().wait()
 
@@ -106,23 +106,63 @@ async def test_a_repeated_deletion_that_is_refused_takes_the_mark_of_the_killed_
 
 
 async def test_it_starts_over_where_the_record_changes_under_the_mark(store: StalledStore) -> None:
-    """Another deletion took the mark back: something may have been created since."""
-    emptied = 0
+    """A bundle was split, say: what is below it is deleted under the new revision."""
+    marks: list[Check] = []
 
-    async def empty() -> None:
-        nonlocal emptied
-        emptied += 1
-        if emptied == 1:
-            with pytest.raises(Conflict):
-                await deletion(store).run(refuse, nothing)
+    async def empty(mark: Check) -> None:
+        marks.append(mark)
+        record = await store.get(KEY)
+        assert record is not None
+        assert mark == Check(KEY, record.revision)
+        if len(marks) == 1:
+            await store.put(KEY, record.value)
 
     await deletion(store).run(nothing, empty)
-    assert emptied == 2
+    assert len(set(marks)) == 2
     assert await marked(store) is None
 
 
+async def test_it_ends_where_another_deletion_took_the_mark_back(store: StalledStore) -> None:
+    """Something may have been created below it since."""
+
+    async def empty(mark: Check) -> None:
+        with pytest.raises(Conflict, match="not empty"):
+            await deletion(store).run(refuse, nothing)
+
+    with pytest.raises(Conflict, match="repeat this one"):
+        await deletion(store).run(nothing, empty)
+    assert await marked(store) is False
+
+
+async def test_a_record_that_was_created_again_is_not_deleted(store: StalledStore) -> None:
+    async def empty(mark: Check) -> None:
+        await deletion(store).run(nothing, nothing)
+        await store.put(KEY, OLD)
+
+    with pytest.raises(Conflict, match="repeat this one"):
+        await deletion(store).run(nothing, empty)
+    record = await store.get(KEY)
+    assert record is not None
+    assert record.value == OLD
+
+
+async def test_nothing_is_marked_once_the_mark_above_it_is_gone(store: StalledStore) -> None:
+    await store.put("/above", b"{}")
+    above = MarkedDeletion(
+        store,
+        KEY,
+        what="Namespace t/n",
+        absent="Namespace does not exist",
+        written=lambda _: None,
+        under=Check("/above", 1),
+    )
+    with pytest.raises(BadRevision, match="/above"):
+        await above.run(nothing, refuse)
+    assert not await marked(store)
+
+
 async def test_it_gives_up_where_the_record_keeps_changing(store: StalledStore) -> None:
-    async def change() -> None:
+    async def change(mark: Check) -> None:
         record = await store.get(KEY)
         assert record is not None
         await store.put(KEY, record.value)
@@ -133,7 +173,7 @@ async def test_it_gives_up_where_the_record_keeps_changing(store: StalledStore) 
 
 
 async def test_a_mark_that_cannot_be_taken_back_hides_no_reason(store: StalledStore) -> None:
-    async def fail() -> None:
+    async def fail(mark: Check) -> None:
         store.hold(KEY)
         store.refusing = True
         raise MetadataError("a topic could not be deleted")

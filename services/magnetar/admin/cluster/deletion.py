@@ -6,7 +6,7 @@ connected anywhere refuse the whole. What a failure leaves half deleted can be d
 
 import contextlib
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +23,7 @@ from magnetar.admin.cluster.partitions import (
     stats_of,
 )
 from magnetar.admin.cluster.peers import Handler, Peers, together
+from magnetar.admin.cluster.sending import UNDER_HEADER
 from magnetar.admin.context import service_of, subscription_not_found, text_of, topic_of
 from magnetar.admin.deletion import (
     forget_namespace,
@@ -34,14 +35,37 @@ from magnetar.admin.deletion import (
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import NotFound, PreconditionFailed
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
+from magnetar.metadata.store import BadRevision, Check
 
 TOPICS_AT_ONCE: Final = 64
+MARK_LOST: Final = 412
+"""A peer's answer to a deletion whose mark does not hold any more."""
+UNKNOWN_REVISION: Final = -1
+
+
+def mark_of(request: Request) -> Check | None:
+    """The mark that a peer's deletion of a topic is to check."""
+    given = request.headers.get(UNDER_HEADER)
+    if given is None:
+        return None
+    revision, _, key = given.partition(" ")
+    if not revision.isdecimal() or not key:
+        raise PreconditionFailed(f"{UNDER_HEADER} must be a revision and a key")
+    return Check(unquote(key), int(revision))
 
 
 async def delete_partitioned(
-    peers: Peers, service: BrokerService, name: TopicName, *, force: bool
+    peers: Peers,
+    service: BrokerService,
+    name: TopicName,
+    *,
+    force: bool,
+    under: Check | None = None,
 ) -> None:
-    """A partitioned topic: its partitions, then its metadata, then its schema."""
+    """A partitioned topic: its partitions, then its metadata, then its schema.
+
+    `under` is the mark of its namespace, if that is being deleted.
+    """
 
     async def parts(*, half_deleted: bool) -> list[TopicName]:
         partitions = await service.resources.partitions(name)
@@ -52,20 +76,26 @@ async def delete_partitioned(
             if stats := await stats_of(peers, part):
                 refuse_topic_in_use(*clients_of(stats))
 
-    async def empty() -> None:
-        await delete_topics(peers, await parts(half_deleted=True))
+    async def empty(mark: Check) -> None:
+        await delete_topics(peers, await parts(half_deleted=True), mark)
 
-    await service.resources.partitioned_deletion(name).run(check, empty)
+    await service.resources.partitioned_deletion(name, under).run(check, empty)
     await forget_partitioned(service, name)
 
 
-async def delete_topics(peers: Peers, names: list[TopicName]) -> None:
-    """Each at its owner, whatever is connected; those that are gone already are gone."""
+async def delete_topics(peers: Peers, names: list[TopicName], mark: Check) -> None:
+    """Each at its owner, whatever is connected; those that are gone already are gone.
+
+    Raises BadRevision if the mark of what they are deleted with does not hold any more.
+    """
+    headers = {UNDER_HEADER: f"{mark.expected} {quote(mark.key)}"}
     for start in range(0, len(names), TOPICS_AT_ONCE):
         some = names[start : start + TOPICS_AT_ONCE]
         answers = await together(
-            [peers.ask_topic(name, "DELETE", query="force=true") for name in some]
+            [peers.ask_topic(name, "DELETE", query="force=true", headers=headers) for name in some]
         )
+        if any(answer.status == MARK_LOST for answer in answers):
+            raise BadRevision(mark.key, mark.expected, actual=UNKNOWN_REVISION)
         raise_refusal(answers, NOT_FOUND)
 
 
@@ -87,15 +117,15 @@ async def delete_namespace(
         names = [*await partitioned_topics(service, namespace), *await topics()]
         await refuse_namespace_in_use(service, namespace, names, force=force)
 
-    async def empty() -> None:
+    async def empty(mark: Check) -> None:
         for name in await partitioned_topics(service, namespace):
             with contextlib.suppress(NotFound):  # another request has deleted it
-                await delete_partitioned(peers, service, name, force=True)
+                await delete_partitioned(peers, service, name, force=True, under=mark)
         # Also those whose deletion was cut short: their owners finish it.
         stored = await service.topics.names(namespace, "persistent", half_deleted=True)
         served = [name for name in await topics() if not name.persistent]
-        await delete_topics(peers, stored + served)
-        await forget_namespace(service, namespace)
+        await delete_topics(peers, stored + served, mark)
+        await forget_namespace(service, namespace, mark)
 
     await service.resources.namespace_deletion(namespace).run(check, empty)
 

@@ -30,6 +30,8 @@ AT_ONCE_MAX: Final = 16
 AUTHORITATIVE: Final = "authoritative"
 LOCAL_HEADER: Final = "x-magnetar-local"
 """Says that only what this very broker holds is asked for."""
+UNDER_HEADER: Final = "x-magnetar-under"
+"""A revision and a key: the mark of what is being deleted, with the topic that is named."""
 
 _FORWARDED: Final = ("authorization", "content-type")
 

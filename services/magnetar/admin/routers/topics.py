@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from magnetar.admin import bodies
 from magnetar.admin.answers import answer, done, nothing
+from magnetar.admin.cluster.deletion import mark_of
 from magnetar.admin.cluster.listing import topic_names
 from magnetar.admin.cluster.partitions import all_done, each_partition
 from magnetar.admin.cluster.route import at_owner, planned
@@ -32,6 +33,7 @@ from magnetar.broker.topic.persistent import EPOCH_PROPERTY, PersistentTopic
 from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
 from magnetar.core.names import TopicName
+from magnetar.metadata.store import BadRevision
 
 router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
 
@@ -103,7 +105,13 @@ async def remove_topic(request: Request) -> Response:
             f"{name} is a partitioned topic, instead of calling delete topic, please call "
             "delete-partitioned-topic."
         )
-    await delete_topic(service, name, force=bodies.flag(request, "force"))
+    mark = mark_of(request)
+    try:
+        await delete_topic(service, name, force=bodies.flag(request, "force"), under=mark)
+    except BadRevision as error:
+        if mark is None or error.key != mark.key:
+            raise
+        raise PreconditionFailed(f"{mark.key} was changed: its deletion starts over") from error
     return done()
 
 

@@ -155,10 +155,10 @@ class TopicPolicyStore:
         with contextlib.suppress(BadRevision):  # it came to be meanwhile
             await self._store.transact(operations)
 
-    async def forget_namespace(self, namespace: NamespaceName) -> None:
-        """What a deletion that was cut short has left behind."""
+    async def forget_namespace(self, namespace: NamespaceName, under: Check) -> None:
+        """Deletes what a deletion that was cut short has left behind. Raises BadRevision."""
         for record in await self._store.list(namespace_prefix(namespace)):
-            await self._store.delete(record.key)
+            await self._store.transact([Delete(record.key), under])
 
     async def _existing(self, topic: TopicName) -> tuple[Check, ...]:
         """What a transaction checks so that it fails where the topic is deleted meanwhile."""
