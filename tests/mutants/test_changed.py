@@ -1,3 +1,5 @@
+"""What `--changed` compares with: lines of files in a real repository."""
+
 import os
 import subprocess
 from pathlib import Path

@@ -316,8 +316,7 @@ class TopicRegistry:
         """Deletes the topic with its data and cursors; raises PreconditionFailed while in use.
 
         With `force` a persistent one is not opened for that: it may be past opening, and topics
-        of a namespace that is being deleted are not opened at all. `under` is the mark of what is
-        being deleted with its topics: BadRevision is raised if it does not hold any more.
+        of a namespace that is being deleted are not. BadRevision: `under`, its mark, is gone.
         """
         full = str(name)
         if not (force and name.persistent):
