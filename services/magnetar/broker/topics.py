@@ -313,10 +313,9 @@ class TopicRegistry:
             collecting.closed(topic)
 
     async def delete(self, name: TopicName, *, force: bool, under: Check | None = None) -> None:
-        """Deletes the topic with its data and cursors; raises PreconditionFailed while in use.
-
-        With `force` a persistent one is not opened for that: it may be past opening, and topics
-        of a namespace that is being deleted are not. BadRevision: `under`, its mark, is gone.
+        """Deletes the topic with its data and cursors; raises PreconditionFailed while in use, and
+        BadRevision once `under`, the mark of what is being deleted with it, does not hold any more.
+        With `force` a persistent one is not opened first: it may be past opening.
         """
         full = str(name)
         if not (force and name.persistent):
@@ -324,7 +323,7 @@ class TopicRegistry:
                 await self.get_or_open(name, create=False)
             except (TopicNotFound, NotAllowed) as error:
                 raise NotFound(f"Topic not found: {full}") from error
-        elif (opening := self._opening.get(full)) is not None:
+        elif opening := self._opening.get(full):
             await asyncio.wait([opening.topic], timeout=OPEN_TIMEOUT_S)
         if full in self._open:
             await self.ownership.require(name)
