@@ -11,22 +11,82 @@ What is not simulated is refused: sockets and threads do not exist. Executors ru
 """
 
 import asyncio
-import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextvars import Context, ContextVar, copy_context
+from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeVar
 
 TURN_S_MIN: Final = 5e-6
 TURN_S_MAX: Final = 60e-6
+TURN_S_SPAN: Final = TURN_S_MAX - TURN_S_MIN
 TASKS_PRUNED_AT: Final = 512
+CANCELLED_TIMERS_MIN: Final = 256
+"""The heap of timers keeps fewer cancelled timers than this without being rebuilt."""
 
 T = TypeVar("T")
 
 
 class Deadlock(Exception):
     """Nothing is left to happen, and somebody still waits."""
+
+
+class SimHandle(asyncio.Handle):
+    """A callback that waits for a turn, without what only the debug mode of a loop reads."""
+
+    __slots__ = ()
+    _source_traceback = None
+    _repr = None
+    _callback: Any
+    _args: Any
+    _context: Context
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: "SimLoop",
+        context: Context,
+    ) -> None:
+        self._callback, self._args = callback, args
+        self._loop, self._context = loop, context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._callback = self._args = None
+
+
+class SimTimer(asyncio.TimerHandle):
+    """A callback that waits for its time; see `SimHandle`."""
+
+    __slots__ = ()
+    _source_traceback = None
+    _repr = None
+    _callback: Any
+    _args: Any
+    _context: Context
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[object, ...],
+        loop: "SimLoop",
+        context: Context,
+    ) -> None:
+        self._callback, self._args = callback, args
+        self._loop, self._context = loop, context
+        self._cancelled = False
+        self._when, self._scheduled = when, True
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback = self._args = None
+            if self._scheduled:
+                self._loop._timer_handle_cancelled(self)
 
 
 class Process:
@@ -41,7 +101,7 @@ class Process:
         self.busy_until = 0.0
         self.turns = 0
         self.tasks: list[asyncio.Task[Any]] = []
-        self.ready: deque[asyncio.Handle] = deque()
+        self.ready: deque[SimHandle | SimTimer] = deque()
         self.unsent: list[Callable[[], None]] = []
         """Called at the end of the turn: what the process wrote leaves with it."""
         self.on_kill: list[Callable[[], None]] = []
@@ -49,17 +109,21 @@ class Process:
         self.context.run(PROCESS.set, self)
         self._instant = instant
         self._turn_due = False
+        self._run_turn = self._turn
 
     def post(self, callback: Callable[..., object], *args: object) -> None:
         """Runs `callback` in the process, with a turn of its own to come."""
-        self.take(asyncio.Handle(callback, args, self.loop, self.context))
+        if self.alive:
+            self.ready.append(SimHandle(callback, args, self.loop, self.context))
+            if not self._turn_due and not self.paused:
+                self._schedule()
 
-    def take(self, handle: asyncio.Handle) -> None:
-        if not self.alive:
-            return
-        self.ready.append(handle)
-        if not self._turn_due and not self.paused:
-            self._schedule()
+    def take(self, handle: SimTimer) -> None:
+        """Runs the handle in the process, with a turn to come."""
+        if self.alive:
+            self.ready.append(handle)
+            if not self._turn_due and not self.paused:
+                self._schedule()
 
     def spend(self, seconds: float) -> None:
         """The turn takes that much longer: a disk, a long computation."""
@@ -90,24 +154,38 @@ class Process:
     def _schedule(self) -> None:
         self._turn_due = True
         loop = self.loop
-        self.loop.at(max(loop.now, self.busy_until), self._turn)
+        now, busy_until = loop.now, self.busy_until
+        loop.sequence += 1
+        when = busy_until if busy_until > now else now
+        heappush(loop.events, (when, loop.sequence, self._run_turn, ()))
 
     def _turn(self) -> None:
         self._turn_due = False
         if not self.alive or self.paused:
             return
-        loop = self.loop
-        ready = self.ready
-        loop.note(self.index, len(ready))
+        loop, ready = self.loop, self.ready
+        now, count = loop.now, len(ready)
+        # As `note` does it: this is the hottest path of all.
+        loop.turns += 1
+        loop.trace_hash = hash((loop.trace_hash, now, self.index, count))
         self.turns += 1
         if not self._instant:
-            begun = max(self.busy_until, loop.now)
-            self.busy_until = begun + loop.rng.uniform(TURN_S_MIN, TURN_S_MAX)
+            begun = self.busy_until
+            if now > begun:
+                begun = now
+            self.busy_until = begun + (TURN_S_MIN + TURN_S_SPAN * loop.draw())
         loop.current = self
-        for _ in range(len(ready)):
+        for _ in range(count):
             handle = ready.popleft()
-            if not handle.cancelled():
-                handle._run()
+            if handle._cancelled:
+                continue
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001  # as a handle does
+                text = f"Exception in callback {handle!r}"
+                loop.call_exception_handler({"message": text, "exception": error})
             if not self.alive:
                 break
         loop.current = None
@@ -125,9 +203,10 @@ PROCESS: ContextVar[Process] = ContextVar("magnetar_sim_process")
 class SimTask(asyncio.Task[Any]):
     """A task whose place in a set is the same in every run."""
 
-    def __init__(self, coro: Any, *, loop: "SimLoop", **more: Any) -> None:
-        self.birth = loop.next_birth()
-        super().__init__(coro, loop=loop, **more)
+    def __init__(self, coro: Any, loop: "SimLoop", name: str | None, context: Context | None):
+        loop.births += 1
+        self.birth = loop.births
+        super().__init__(coro, loop=loop, name=name, context=context)
 
     def __hash__(self) -> int:
         return self.birth
@@ -136,9 +215,7 @@ class SimTask(asyncio.Task[Any]):
 class SimFuture(asyncio.Future[Any]):
     """A future whose place in a set is the same in every run."""
 
-    def __init__(self, loop: "SimLoop") -> None:
-        self.birth = loop.next_birth()
-        super().__init__(loop=loop)
+    birth: int
 
     def __hash__(self) -> int:
         return self.birth
@@ -151,16 +228,22 @@ class SimLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now = 1.0
         self.rng = random.Random(seed)
+        self.draw = self.rng.random
         self.trace_hash = 0
         self.turns = 0
         self.current: Process | None = None
         self.failures: list[tuple[Process, str, BaseException | None]] = []
         """What no handler caught: the process, the text, the exception."""
         self.network: Any = None
-        self._heap: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
-        self._sequence = 0
+        self.events: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
+        """A heap: what runs outside of any process, turns among it."""
+        self.sequence = 0
+        """Of all events and timers: those of one time run in the order in which they were made."""
+        self.births = 0
+        self._timers: list[tuple[float, int, SimTimer]] = []
+        """A heap of their own: most timers are cancelled, and would make that of events large."""
+        self._timers_cancelled = 0
         self._processes = 0
-        self._births = 0
         self.world = Process(self, "world", "world", instant=True)
 
     # -- time and order --------------------------------------------------------------------
@@ -170,8 +253,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def at(self, when: float, callback: Callable[..., object], *args: object) -> None:
         """Runs `callback` at that time, outside of any process."""
-        self._sequence += 1
-        heapq.heappush(self._heap, (when, self._sequence, callback, args))
+        self.sequence += 1
+        heappush(self.events, (when, self.sequence, callback, args))
 
     def note(self, *numbers: float) -> None:
         """Mixes what happened into the hash by which two runs are compared."""
@@ -182,22 +265,31 @@ class SimLoop(asyncio.BaseEventLoop):
         self._processes += 1
         return self._processes
 
-    def next_birth(self) -> int:
-        self._births += 1
-        return self._births
-
     def create_future(self) -> "asyncio.Future[Any]":
-        return SimFuture(self)
+        future = SimFuture(loop=self)
+        self.births += 1
+        future.birth = self.births
+        return future
 
     def _run_once(self) -> None:
-        heap = self._heap
+        events, timers, world = self.events, self._timers, self.world
         while not self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's own
-            if not heap:
+            if timers and (not events or timers[0] < events[0]):  # type: ignore[operator]  # numbered
+                when, _, timer = heappop(timers)
+                if timer._cancelled:
+                    self._timers_cancelled -= 1
+                    continue
+                if when > self.now:
+                    self.now = when
+                timer._scheduled = False
+                timer._context.get(PROCESS, world).take(timer)
+            elif events:
+                when, _, callback, args = heappop(events)
+                if when > self.now:
+                    self.now = when
+                callback(*args)
+            else:
                 raise Deadlock("nothing is left to happen")
-            when, _, callback, args = heapq.heappop(heap)
-            if when > self.now:
-                self.now = when
-            callback(*args)
 
     # -- what asyncio asks of a loop -------------------------------------------------------
 
@@ -206,8 +298,12 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         if context is None:
             context = copy_context()
-        handle = asyncio.Handle(callback, args, self, context)
-        context.get(PROCESS, self.world).take(handle)
+        handle = SimHandle(callback, args, self, context)
+        process = context.get(PROCESS, self.world)
+        if process.alive:
+            process.ready.append(handle)
+            if not process._turn_due and not process.paused:
+                process._schedule()
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -224,9 +320,10 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         if context is None:
             context = copy_context()
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self.at(when, self._due, handle, context.get(PROCESS, self.world))
-        return handle
+        timer = SimTimer(when, callback, args, self, context)
+        self.sequence += 1
+        heappush(self._timers, (when, self.sequence, timer))
+        return timer
 
     def call_later(  # type: ignore[override]
         self,
@@ -237,13 +334,16 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         return self.call_at(self.now + max(delay, 0.0), callback, *args, context=context)
 
-    @staticmethod
-    def _due(handle: asyncio.TimerHandle, process: Process) -> None:
-        if not handle.cancelled():
-            process.take(handle)
-
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when it comes up."""
+        """It is dropped when it comes up, or with many others."""
+        self._timers_cancelled += 1
+        timers = self._timers
+        if self._timers_cancelled > CANCELLED_TIMERS_MIN and self._timers_cancelled * 2 > len(
+            timers
+        ):
+            timers[:] = [entry for entry in timers if not entry[2]._cancelled]
+            heapify(timers)
+            self._timers_cancelled = 0
 
     def create_task(  # type: ignore[override]
         self,
@@ -252,7 +352,7 @@ class SimLoop(asyncio.BaseEventLoop):
         name: str | None = None,
         context: Context | None = None,
     ) -> "asyncio.Task[Any]":
-        task = SimTask(coro, loop=self, name=name, context=context)
+        task = SimTask(coro, self, name, context)
         # Tasks of the killed are kept, and go unfinished.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         process = (context or copy_context()).get(PROCESS, self.world)
