@@ -56,6 +56,7 @@ class Network:
         self._off: dict[str, None] = {}
         self._blocked: dict[SimTransport, None] = {}
         self._port = EPHEMERAL_FIRST
+        self._arrived = self._arrive
         loop.network = self
 
     # -- faults ----------------------------------------------------------------------------
@@ -86,7 +87,9 @@ class Network:
 
     def passes(self, source: str, target: str) -> bool:
         """Whether what leaves one host now would come to the other."""
-        return source == target or ((source, target) not in self._cuts and target not in self._off)
+        if source == target or not (self._cuts or self._off):
+            return True
+        return (source, target) not in self._cuts and target not in self._off
 
     def reset(self, transport: SimTransport) -> None:
         """Something between the two drops the connection: both are told."""
@@ -125,10 +128,10 @@ class Network:
         """How long one segment takes."""
         if source == target:
             return 20e-6
-        rng, weather = self._rng, self.weather
-        if rng.random() < weather.slow_chance:
-            return rng.uniform(weather.latency_s, weather.slow_s)
-        return weather.latency_s + weather.jitter_s * rng.random()
+        draw, weather = self.loop.draw, self.weather
+        if draw() < weather.slow_chance:
+            return self._rng.uniform(weather.latency_s, weather.slow_s)
+        return weather.latency_s + weather.jitter_s * draw()
 
     # -- connections -----------------------------------------------------------------------
 
@@ -229,7 +232,9 @@ class Network:
         """A segment leaves the process at the end of its turn."""
         loop = self.loop
         process = end.process
-        departs = max(loop.now, process.busy_until) if process.alive else loop.now
+        departs = loop.now
+        if process.busy_until > departs and process.alive:
+            departs = process.busy_until
         arrives = departs + self.latency(end.local[0], end.remote[0])
         outgoing = end.outgoing
         if outgoing and outgoing[-1].arrives >= arrives:
@@ -237,7 +242,7 @@ class Network:
         self.bytes_sent += len(data)
         outgoing.append(Segment(kind, data, departs, arrives))
         if len(outgoing) == 1 and end.blocked_since < 0:
-            loop.at(arrives, self._arrive, end)
+            loop.at(arrives, self._arrived, end)
 
     def acknowledge(self, end: SimTransport, opened: Callable[[], None]) -> None:
         """The sender learns a moment later that its peer has read."""
@@ -264,7 +269,7 @@ class Network:
         elif segment.kind == "data":
             self._answer_reset(end)
         if outgoing:
-            self.loop.at(max(outgoing[0].arrives, self.loop.now), self._arrive, end)
+            self.loop.at(max(outgoing[0].arrives, self.loop.now), self._arrived, end)
 
     def _answer_reset(self, end: SimTransport) -> None:
         if self.passes(end.remote[0], end.local[0]):
@@ -294,7 +299,7 @@ class Network:
         blocked, self._blocked = self._blocked, {}
         for end in blocked:
             when = self.loop.now + self._rng.random() * RETRANSMIT_S_MAX
-            self.loop.at(when, self._arrive, end)
+            self.loop.at(when, self._arrived, end)
 
 
 def _accept(server: SimTransport, factory: Callable[[], asyncio.BaseProtocol]) -> None:

@@ -104,8 +104,10 @@ class SimTransport(asyncio.Transport):
             return
         self._out.append(bytes(data))
         self._out_bytes += len(data)
-        self._ship_with_turn()
-        self._check_high()
+        if not self._ship_due:
+            self._ship_with_turn()
+        if self._out_bytes > self._high:
+            self._check_high()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
@@ -147,12 +149,13 @@ class SimTransport(asyncio.Transport):
             return
         room = WINDOW_BYTES - self.flying
         if self._out_bytes and room > 0:
-            data = b"".join(self._out)
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
             data, rest = data[:room], data[room:]
             self._out, self._out_bytes = [rest] if rest else [], len(rest)
             self.flying += len(data)
             self.network.send(self, "data", data)
-            self._check_low()
+            if self._write_paused:
+                self._check_low()
         if self._out_bytes:
             return
         if (self._eof_wanted or self._closing) and not self._eof_sent:
@@ -226,40 +229,43 @@ class SimTransport(asyncio.Transport):
             if not protocol.eof_received():
                 self.close()
             return
-        parts, size = [], 0
-        while self._arrived and self._arrived[0].kind == "data" and size < READ_BYTES_MAX:
-            part = self._arrived.popleft().data
-            parts.append(part)
-            size += len(part)
-        data = b"".join(parts)
+        data = self._arrived.popleft().data
+        if self._arrived:
+            parts, size = [data], len(data)
+            while self._arrived and self._arrived[0].kind == "data" and size < READ_BYTES_MAX:
+                part = self._arrived.popleft().data
+                parts.append(part)
+                size += len(part)
+            data = b"".join(parts)
         rng = self.process.loop.rng
-        if size > 1 and rng.random() < SPLIT_CHANCE:
-            at = rng.randrange(1, size)
+        if len(data) > 1 and rng.random() < SPLIT_CHANCE:
+            at = rng.randrange(1, len(data))
             data, rest = data[:at], data[at:]
             self._arrived.appendleft(Segment("data", rest, 0.0, 0.0))
         self._give(data)
-        self._post_read()
+        if self._arrived:
+            self._post_read()
 
     def _give(self, data: bytes) -> None:
-        peer = self.peer
-        peer.flying -= len(data)
+        peer, size = self.peer, len(data)
+        peer.flying -= size
         if peer._out_bytes:
             self.network.acknowledge(self, peer.window_opened)
         protocol = self.protocol
         if not isinstance(protocol, asyncio.BufferedProtocol):
             cast("asyncio.Protocol", protocol).data_received(data)
             return
-        left = memoryview(data)
-        while left and not self._closing:
+        given = 0
+        while given < size and not self._closing:
             buffer = memoryview(cast("Any", protocol.get_buffer(-1)))
-            size = min(len(buffer), len(left))
-            buffer[:size] = left[:size]
+            taken = min(len(buffer), size - given)
+            buffer[:taken] = data if taken == size else data[given : given + taken]
             buffer.release()
-            protocol.buffer_updated(size)
-            left = left[size:]
-            if left and not self._reading:
-                self._arrived.appendleft(Segment("data", bytes(left), 0.0, 0.0))
-                peer.flying += len(left)
+            protocol.buffer_updated(taken)
+            given += taken
+            if given < size and not self._reading:
+                self._arrived.appendleft(Segment("data", data[given:], 0.0, 0.0))
+                peer.flying += size - given
                 return
 
     def _post_lost(self, error: Exception | None) -> None:
