@@ -25,6 +25,14 @@ REDIRECTS_MAX: Final = 8
 
 _Lookup = pb.CommandLookupTopicResponse
 
+# Read from the enum once: its attributes are computed on every access.
+SEND_RECEIPT: Final = CommandType.SEND_RECEIPT
+SEND_ERROR: Final = CommandType.SEND_ERROR
+MESSAGE: Final = CommandType.MESSAGE
+PING: Final = CommandType.PING
+CLOSE_PRODUCER: Final = CommandType.CLOSE_PRODUCER
+CLOSE_CONSUMER: Final = CommandType.CLOSE_CONSUMER
+
 PASSING: Final = (OSError, TimeoutError)
 """What a client gets over by trying again; so it does with `Refused`."""
 
@@ -109,15 +117,15 @@ class Wire(asyncio.Protocol):
     # -- commands --------------------------------------------------------------------------
 
     def _command(self, kind: int, message: Any, payload: bytes | None) -> None:
-        if kind in (CommandType.SEND_RECEIPT, CommandType.SEND_ERROR):
+        if kind in (SEND_RECEIPT, SEND_ERROR):
             self._tell(self.producers, message.producer_id, kind, message, None)
-        elif kind == CommandType.MESSAGE:
+        elif kind == MESSAGE:
             self._tell(self.consumers, message.consumer_id, kind, message, payload)
-        elif kind == CommandType.PING:
+        elif kind == PING:
             self.write(PONG_FRAME)
-        elif kind == CommandType.CLOSE_PRODUCER:
+        elif kind == CLOSE_PRODUCER:
             self._close(self.producers, message.producer_id, message)
-        elif kind == CommandType.CLOSE_CONSUMER:
+        elif kind == CLOSE_CONSUMER:
             self._close(self.consumers, message.consumer_id, message)
         else:
             key = getattr(message, "request_id", None)

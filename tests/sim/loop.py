@@ -332,7 +332,13 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.now + max(delay, 0.0), callback, *args, context=context)
+        if context is None:
+            context = copy_context()
+        when = self.now + delay if delay > 0.0 else self.now
+        timer = SimTimer(when, callback, args, self, context)
+        self.sequence += 1
+        heappush(self._timers, (when, self.sequence, timer))
+        return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is dropped when it comes up, or with many others."""

@@ -197,7 +197,9 @@ class SimDisk:
 
     def names(self, directory: Path) -> list[str]:
         self.check()
-        return sorted(path.name for path in self.inodes if path.parent == directory)
+        head = f"{directory}/"
+        names = (text[len(head) :] for text in map(str, self.inodes) if text.startswith(head))
+        return sorted(name for name in names if "/" not in name)
 
     def make_directory(self, path: Path) -> None:
         self.check()

@@ -42,8 +42,12 @@ from magnetar.wire.hot import (
 )
 from magnetar.wire.receive_buffer import BUFFER_BYTES_DEFAULT, ReceiveBuffer
 
-_ACK_START: Final = bytes((0x08, CommandType.ACK))
-_FLOW_START: Final = bytes((0x08, CommandType.FLOW))
+# Read from the enum once: its attributes are computed on every access.
+_SEND: Final = CommandType.SEND
+_ACK: Final = CommandType.ACK
+_FLOW: Final = CommandType.FLOW
+_ACK_START: Final = bytes((0x08, _ACK))
+_FLOW_START: Final = bytes((0x08, _FLOW))
 
 # The head of a frame as far as the first field of a plain SEND: total, command size, the first four
 # bytes of the command (type=SEND, tag of `send`, its length); tag and first byte of producer id.
@@ -218,11 +222,11 @@ class FrameDecoder:
             return
         number, message = parse_command(command)
         payload = view[command_end:frame_end].tobytes() if frame_end > command_end else None
-        if number == CommandType.SEND:
+        if number == _SEND:
             _take_send(cast("CommandSend", message), payload or b"", events)
-        elif number == CommandType.ACK:
+        elif number == _ACK:
             events.append(plain_ack(cast("CommandAck", message)) or Command(number, message))
-        elif number == CommandType.FLOW:
+        elif number == _FLOW:
             flow_command = cast("CommandFlow", message)
             events.append(Flow(flow_command.consumer_id, flow_command.messagePermits))
         else:
