@@ -11,7 +11,7 @@ that compacts tells them Compacted, as one that fell behind.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -46,7 +46,7 @@ LATE_S: Final = (0.3, 4.0)
 HOST: Final = "metadata"
 
 T = TypeVar("T")
-Work = Callable[[MemoryStore], Coroutine[Any, Any, Any]]
+Work = Callable[[MemoryStore], Awaitable[Any]]
 
 
 @dataclass(slots=True)
@@ -115,48 +115,17 @@ class MetadataServer:
     # -- requests --------------------------------------------------------------------------
 
     def request(
-        self,
-        source: Process,
-        work: Work,
-        reply: Callable[..., None],
-        *,
-        writes: bool,
-        waits: bool,
+        self, source: Process, work: Work, reply: Callable[..., None], *, writes: bool
     ) -> None:
-        """A request is here; one that `waits` does so for more than turns."""
+        """A request is here."""
         if self.down:
             return
         self.calls += 1
-        if waits:
-            self.process.start(self._serve(source, work, reply, writes), "serve")
+        serving = self._serve(source, work, reply, writes)
+        if isinstance(work, Poll):
+            self.process.start(serving, "serve")
         else:
-            self.process.post(self._begin, source, work, reply, writes)
-
-    def _begin(
-        self, source: Process, work: Work, reply: Callable[..., None], writes: bool
-    ) -> None:
-        self._step(work(self.store), source, reply, writes)
-
-    def _step(
-        self,
-        call: Coroutine[Any, Any, Any],
-        source: Process,
-        reply: Callable[..., None],
-        writes: bool,
-    ) -> None:
-        """Runs a call to its next turn, as a task does, at a third of what a task costs."""
-        result, error = None, None
-        try:
-            if call.send(None) is not None:
-                raise RuntimeError(f"{call} waits for more than a turn: send it with `waits`")
-        except StopIteration as done:
-            result = done.value
-        except (MagnetarError, ValueError) as failed:
-            error = failed
-        else:
-            self.process.post(self._step, call, source, reply, writes)
-            return
-        self._answer(source, reply, writes, result, error)
+            self.process.take_turns(serving)
 
     async def _serve(
         self, source: Process, work: Work, reply: Callable[..., None], writes: bool
@@ -166,16 +135,6 @@ class MetadataServer:
             result = await work(self.store)
         except (MagnetarError, ValueError) as failed:
             error = failed
-        self._answer(source, reply, writes, result, error)
-
-    def _answer(
-        self,
-        source: Process,
-        reply: Callable[..., None],
-        writes: bool,
-        result: object,
-        error: Exception | None,
-    ) -> None:
         rng, fare = self.loop.rng, self.writes if writes else GOOD
         if rng.random() < self.lost_answer_chance or fare.happens(fare.lost_answer_chance, rng):
             self.answers_lost += 1
@@ -199,6 +158,18 @@ class MetadataServer:
             return events, self.store._revision + 1
         finally:
             watch.close()
+
+
+class Poll:
+    """The one work that waits for more than turns."""
+
+    __slots__ = ("_first", "_prefix", "_server")
+
+    def __init__(self, server: MetadataServer, prefix: str, first: int) -> None:
+        self._server, self._prefix, self._first = server, prefix, first
+
+    def __call__(self, _: MemoryStore) -> Awaitable[tuple[list[WatchEvent], int]]:
+        return self._server.poll(self._prefix, self._first)
 
 
 class SimLease:
@@ -273,10 +244,7 @@ class SimWatch:
             if self._first is None:
                 self._first = await self._started() + 1
                 return
-            first = self._first
-            self._answer = client.send(
-                lambda _: client.server.poll(self._prefix, first), waits=True
-            )
+            self._answer = client.send(Poll(client.server, self._prefix, self._first))
             found = await client.answer(self._answer, POLL_S + REQUEST_TIMEOUT_S)
             if found is None:
                 return
@@ -326,9 +294,7 @@ class MetadataClient:
 
     # -- how calls travel ------------------------------------------------------------------
 
-    def send(
-        self, work: Work, *, writes: bool = False, waits: bool = False
-    ) -> "asyncio.Future[Any]":
+    def send(self, work: Work, *, writes: bool = False) -> "asyncio.Future[Any]":
         """Sends a request; requests of one client arrive in order where nothing is cut or late."""
         loop, network = self.server.loop, self.server.network
         future: asyncio.Future[Any] = loop.create_future()
@@ -342,19 +308,17 @@ class MetadataClient:
             arrives += loop.rng.uniform(0.0, fare.late_s)
         else:
             self._arrived = arrives = max(arrives, self._arrived + 1e-7)
-        loop.at(arrives, self._arrive, work, future, 0, writes, waits)
+        loop.at(arrives, self._arrive, work, future, 0, writes)
         return future
 
-    def _arrive(
-        self, work: Work, future: "asyncio.Future[Any]", tries: int, writes: bool, waits: bool
-    ) -> None:
+    def _arrive(self, work: Work, future: "asyncio.Future[Any]", tries: int, writes: bool) -> None:
         loop = self.server.loop
         if not tries and not self._process.alive:
             return
         if not self.server.network.passes(self._process.host, HOST):
             if tries < 3 and loop.rng.random() < LATE_CHANCE:
                 when = loop.now + loop.rng.uniform(*LATE_S)
-                loop.at(when, self._arrive, work, future, tries + 1, writes, waits)
+                loop.at(when, self._arrive, work, future, tries + 1, writes)
             return
 
         def reply(result: object, error: BaseException | None) -> None:
@@ -365,7 +329,7 @@ class MetadataClient:
             else:
                 future.set_result(result)
 
-        self.server.request(self._process, work, reply, writes=writes, waits=waits)
+        self.server.request(self._process, work, reply, writes=writes)
 
     async def answer(self, future: "asyncio.Future[T]", timeout_s: float) -> T:
         try:
@@ -374,9 +338,7 @@ class MetadataClient:
         except TimeoutError:
             raise MetadataUnavailable("the metadata store did not answer in time") from None
 
-    async def call(
-        self, work: Callable[[MemoryStore], Coroutine[Any, Any, T]], *, writes: bool = False
-    ) -> T:
+    async def call(self, work: Callable[[MemoryStore], Awaitable[T]], *, writes: bool = False) -> T:
         self._check_open()
         result: T = await self.answer(self.send(work, writes=writes), REQUEST_TIMEOUT_S)
         self._check_open()
