@@ -122,14 +122,24 @@ class WatchHub:
         elif first <= self._gone:
             watch.end(Compacted(f"revision {first} is compacted; watch from {self._gone + 1}"))
         else:
-            for event in self._kept if first <= self._revision else ():
-                if event.record.key.startswith(prefix):
-                    watch.offer(event)
+            for event in self._missed(prefix, first):
+                watch.offer(event)
             if prefix not in self._watches:
                 self._sweep()
             self._watches.setdefault(prefix, WeakSet()).add(watch)
             self._lengths = tuple(sorted({len(prefix) for prefix in self._watches}))
         return watch
+
+    def _missed(self, prefix: str, first: int) -> Sequence[WatchEvent]:
+        """The kept events from revision `first` on, in order; older ones are not scanned."""
+        missed: list[WatchEvent] = []
+        for event in reversed(self._kept):
+            if event.record.revision < first:
+                break
+            if event.record.key.startswith(prefix):
+                missed.append(event)
+        missed.reverse()
+        return missed
 
     def _sweep(self) -> None:
         """Drops the prefixes whose watches were all collected."""
