@@ -193,6 +193,11 @@ class SimLoop(asyncio.BaseEventLoop):
         self.sequence += 1
         heappush(self.events, (when, self.sequence, callback, args))
 
+    @property
+    def timer_count(self) -> int:
+        """Timers that are kept, cancelled ones included."""
+        return len(self._timers)
+
     def note(self, *numbers: float) -> None:
         """Mixes what happened into the hash by which two runs are compared."""
         self.turns += 1

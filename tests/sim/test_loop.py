@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from tests.sim.loop import Deadlock, Process, SimLoop, run
+from tests.sim.loop import CANCELLED_TIMERS_MIN, Deadlock, Process, SimLoop, run
 from tests.sim.network import Network, Weather
 
 
@@ -23,6 +23,66 @@ def test_time_is_virtual_and_timers_fire_in_order() -> None:
     assert [name for name, _ in told] == ["sooner", "later"]
     assert told[0][1] == pytest.approx(begun + 60)
     assert loop.time() >= begun + 7200
+
+
+def test_cancelled_timers_are_dropped_and_the_others_fire_in_order() -> None:
+    """A run sets thousands of deadlines that never come; each would slow down all others."""
+    loop = SimLoop(1)
+    told: list[int] = []
+    kept = [3 * CANCELLED_TIMERS_MIN, CANCELLED_TIMERS_MIN, 0]
+
+    async def main() -> None:
+        for number in kept:
+            loop.call_later(100 + number, told.append, number)
+        for number in range(4 * CANCELLED_TIMERS_MIN):
+            loop.call_later(100 + number, told.append, -1).cancel()
+        assert loop.timer_count <= 2 * CANCELLED_TIMERS_MIN
+        await asyncio.sleep(100 + 4 * CANCELLED_TIMERS_MIN)
+
+    run(loop, main())
+    assert told == sorted(kept)
+
+
+def test_timers_and_events_of_one_time_run_in_the_order_in_which_they_were_made() -> None:
+    loop = SimLoop(1)
+    told: list[str] = []
+    process = Process(loop, "a", "a", instant=True)
+
+    async def main() -> None:
+        when = loop.time() + 1
+        process.context.run(loop.call_at, when, told.append, "timer")
+        loop.at(when, process.post, told.append, "event")
+        process.context.run(loop.call_at, when, told.append, "second timer")
+        loop.at(when, process.post, told.append, "second event")
+        await asyncio.sleep(2)
+
+    run(loop, main())
+    assert told == ["timer", "event", "second timer", "second event"]
+
+
+def test_a_coroutine_of_turns_runs_without_a_task_and_may_wait_for_nothing_else() -> None:
+    loop = SimLoop(1)
+    told: list[object] = []
+    process = Process(loop, "a", "a")
+
+    async def turns() -> None:
+        for number in range(3):
+            told.append((number, process.turns))
+            await asyncio.sleep(0)
+
+    async def waits() -> None:
+        await asyncio.sleep(1)
+        told.append("too far")
+
+    async def main() -> None:
+        process.take_turns(turns())
+        await asyncio.sleep(1)
+        process.take_turns(waits())
+        await asyncio.sleep(3)
+
+    run(loop, main())
+    assert told == [(0, 1), (1, 2), (2, 3)]
+    assert [type(error) for _, _, error in loop.failures] == [RuntimeError]
 
 
 def test_what_nothing_can_wake_is_a_deadlock() -> None:
