@@ -19,6 +19,7 @@ import httpx
 import pulsar
 from tests.chaos.plan import ADMIN, KINDS, ROLES, Planned, plan
 from tests.chaos.proxy import Direction, Proxy
+from tests.chaos.recording import Histories, ReadBack, history_path
 from tests.chaos.verify import (
     Fault,
     Felt,
@@ -29,7 +30,8 @@ from tests.chaos.verify import (
     quantile,
     violations,
 )
-from tests.chaos.workload import id_text, parse
+from tests.chaos.workload import batched, id_text, parse
+from tests.history.check import check_files
 
 from magnetar.cluster.local import state
 from magnetar.cluster.local.cluster import LocalCluster
@@ -42,6 +44,8 @@ STALLED_S = 120.0
 """Without a new observation: a consumer comes back from a fault within it."""
 QUIET_S = 3.0
 """Without a new observation, before all of them are read and judged."""
+KEYED_TOPICS = 2
+"""Topics with a Key_Shared subscription: each of its acks waits for a receipt."""
 READ_TIMEOUT_MS = 20_000
 SETTLE_S = 1.0
 UNLOAD_TIMEOUT_S = 90.0
@@ -140,6 +144,7 @@ class Campaign:
         for what in ("consume", "produce"):
             self._clients.append(await asyncio.to_thread(self._client, what))
         self._clients.append(await asyncio.to_thread(self._churn))
+        self._clients.append(await asyncio.to_thread(self._keyed))
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             while True:
                 seen = self.seen()
@@ -174,6 +179,19 @@ class Campaign:
             text=True,
         )
 
+    def _keyed(self) -> "subprocess.Popen[str]":
+        keyed = [topic for topic in self.topics if not batched(topic)][:KEYED_TOPICS]
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.chaos.keyed", "--out", str(self._output("keyed"))),
+                *("--services", *self.service_url.removeprefix("pulsar://").split(",")),
+                *("--topics", *keyed),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+
     def _output(self, what: str) -> Path:
         return self._root / f"{what}.log"
 
@@ -190,12 +208,17 @@ class Campaign:
 
     async def finish_load(self) -> None:
         """Lets the producers get their last receipts, then the consumers what is left."""
-        consume, produce, churn = self._clients
-        await asyncio.to_thread(_tell_client, churn, "calm\n")
+        consume, produce, churn, keyed = self._clients
+        for client in (churn, keyed):
+            await asyncio.to_thread(_tell_client, client, "calm\n")
         await asyncio.to_thread(produce.communicate, "stop\n", FINISH_TIMEOUT_S)
         await self._deliveries()
         await asyncio.to_thread(consume.communicate, "stop\n", FINISH_TIMEOUT_S)
-        await asyncio.to_thread(churn.communicate, "stop\n", FINISH_TIMEOUT_S)
+        for client in (churn, keyed):
+            await asyncio.to_thread(client.communicate, "stop\n", FINISH_TIMEOUT_S)
+        for client in self._clients:
+            if client.returncode:
+                raise RuntimeError(f"{client.args!r} ended with status {client.returncode}")
 
     async def _deliveries(self) -> None:
         """Returns when all is delivered, or nothing comes any more: the end judges what is missing.
@@ -291,16 +314,21 @@ class Campaign:
         client = pulsar.Client(
             self.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
-        for topic in self.topics:
-            record = observations.topics[topic]
-            reader = client.create_reader(topic, pulsar.MessageId.earliest)
-            while reader.has_message_available():
-                message = reader.read_next(READ_TIMEOUT_MS)
-                name, number = parse(message.data())
-                if name != topic:
-                    raise AssertionError(f"{topic} holds a message of {name}")
-                record.stored.append((place(id_text(message.message_id())), number))
-            reader.close()
+        with Histories(self._output("reader"), self.topics) as histories:
+            for topic in self.topics:
+                record = observations.topics[topic]
+                history = ReadBack(histories.of(topic), topic)
+                reader = client.create_reader(topic, pulsar.MessageId.earliest)
+                history.subscribed()
+                while reader.has_message_available():
+                    message = reader.read_next(READ_TIMEOUT_MS)
+                    history.got(message)
+                    name, number = parse(message.data())
+                    if name != topic:
+                        raise AssertionError(f"{topic} holds a message of {name}")
+                    record.stored.append((place(id_text(message.message_id())), number))
+                reader.close()
+                history.end()
         client.close()
 
     def result(self, observations: Observations) -> Result:
@@ -308,12 +336,20 @@ class Campaign:
         ends = [fault.begun for fault in self._faults[1:]] + [float("inf")]
         return Result(
             observations,
-            violations(observations),
+            [*violations(observations), *self._contradictions()],
             [
                 felt(fault, observations, until)
                 for fault, until in zip(self._faults, ends, strict=True)
             ],
         )
+
+    def _contradictions(self) -> Iterator[str]:
+        """What the clients' histories contradict, topic by topic."""
+        logs = [self._output(what) for what in ("produce", "consume", "churn", "keyed", "reader")]
+        for topic in self.topics:
+            paths = [history_path(log, topic) for log in logs]
+            for finding in check_files(*(path for path in paths if path.exists())):
+                yield f"history: {finding}"
 
     async def stop(self) -> None:
         for client in self._clients:

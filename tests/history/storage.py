@@ -5,6 +5,7 @@ leave half a line at the end of its file; `read` ignores it.
 """
 
 import json
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
@@ -44,6 +45,8 @@ def decode(line: str) -> Event:
             values[index] = tuple(value)
         elif field == "ids":
             values[index] = tuple(map(tuple, value))
+        elif isinstance(value, str):
+            values[index] = sys.intern(value)  # a million events name few things
     event: Event = kind(*values)
     return event
 

@@ -78,12 +78,13 @@ class Session:
         """One entry, which may be a batch."""
         note, now = self._recording.note, self._recording.now()
         ledger, entry = message.message_id.ledgerId, message.message_id.entryId
-        producer, first, key = metadata.producer_name, metadata.sequence_id, metadata.partition_key
-        count = message.redelivery_count
+        key, count = metadata.partition_key, message.redelivery_count
+        name_of = self._recording.name_of
         for index, one in enumerate(messages):
             at: Id = (ledger, entry, index)
+            producer, sequence = name_of(metadata, index, one.payload)
             shown = fingerprint(one.payload)
-            note(Received(self.name, at, producer, first + index, key, shown, count, now))
+            note(Received(self.name, at, producer, sequence, key, shown, count, now))
 
     async def ack(self, wire: Wire, command: Any) -> Any:
         """With a receipt; raises as `Wire.request` does."""
@@ -128,13 +129,23 @@ class Session:
             self._recording.note(Closed(self.name, self._recording.now()))
 
 
-class Recording:
-    """The history of a run."""
+def name_by_metadata(metadata: Any, index: int, payload: bytes) -> tuple[str, int]:
+    """A message's producer and sequence id, as its producer numbered it."""
+    return metadata.producer_name, metadata.sequence_id + index
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.now = now
+
+class Recording:
+    """The history of a run, or with `note` the events of one client process."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        note: Callable[[Event], None] | None = None,
+        name_of: Callable[[Any, int, bytes], tuple[str, int]] = name_by_metadata,
+    ) -> None:
+        self.now, self.name_of = now, name_of
         self.events: list[Event] = []
-        self.note = self.events.append
+        self.note = note or self.events.append
         self._numbers = itertools.count(1)
 
     def session(
