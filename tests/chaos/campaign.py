@@ -45,7 +45,9 @@ STALLED_S = 120.0
 QUIET_S = 3.0
 """Without a new observation, before all of them are read and judged."""
 KEYED_TOPICS = 2
-"""Topics with a Key_Shared subscription: each of its acks waits for a receipt."""
+"""Topics with a Key_Shared subscription."""
+MOVED_TOPICS = 2
+"""Topics that are deleted and made again."""
 READ_TIMEOUT_MS = 20_000
 SETTLE_S = 1.0
 UNLOAD_TIMEOUT_S = 90.0
@@ -100,6 +102,7 @@ class Campaign:
         self._rate = rate
         self._tell = tell
         self.topics = [f"persistent://{NAMESPACE}/t{index}" for index in range(topics)]
+        self.moved = [f"persistent://{NAMESPACE}/moved{index}" for index in range(MOVED_TOPICS)]
         self.cluster = LocalCluster.create(
             root / "cluster", bookies=3, brokers=2, base="free", name="chaos", settings=SETTINGS
         )
@@ -144,7 +147,7 @@ class Campaign:
         for what in ("consume", "produce"):
             self._clients.append(await asyncio.to_thread(self._client, what))
         self._clients.append(await asyncio.to_thread(self._churn))
-        self._clients.append(await asyncio.to_thread(self._keyed))
+        self._clients.append(await asyncio.to_thread(self._wired))
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             while True:
                 seen = self.seen()
@@ -179,13 +182,14 @@ class Campaign:
             text=True,
         )
 
-    def _keyed(self) -> "subprocess.Popen[str]":
+    def _wired(self) -> "subprocess.Popen[str]":
         keyed = [topic for topic in self.topics if not batched(topic)][:KEYED_TOPICS]
         return subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.chaos.keyed", "--out", str(self._output("keyed"))),
+                *(sys.executable, "-m", "tests.chaos.wired", "--out", str(self._output("wired"))),
                 *("--services", *self.service_url.removeprefix("pulsar://").split(",")),
-                *("--topics", *keyed),
+                *("--admins", *self.cluster.http_urls),
+                *("--keyed", *keyed, "--moved", *self.moved),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -208,13 +212,13 @@ class Campaign:
 
     async def finish_load(self) -> None:
         """Lets the producers get their last receipts, then the consumers what is left."""
-        consume, produce, churn, keyed = self._clients
-        for client in (churn, keyed):
+        consume, produce, churn, wired = self._clients
+        for client in (churn, wired):
             await asyncio.to_thread(_tell_client, client, "calm\n")
         await asyncio.to_thread(produce.communicate, "stop\n", FINISH_TIMEOUT_S)
         await self._deliveries()
         await asyncio.to_thread(consume.communicate, "stop\n", FINISH_TIMEOUT_S)
-        for client in (churn, keyed):
+        for client in (churn, wired):
             await asyncio.to_thread(client.communicate, "stop\n", FINISH_TIMEOUT_S)
         for client in self._clients:
             if client.returncode:
@@ -345,8 +349,8 @@ class Campaign:
 
     def _contradictions(self) -> Iterator[str]:
         """What the clients' histories contradict, topic by topic."""
-        logs = [self._output(what) for what in ("produce", "consume", "churn", "keyed", "reader")]
-        for topic in self.topics:
+        logs = [self._output(what) for what in ("produce", "consume", "churn", "wired", "reader")]
+        for topic in (*self.topics, *self.moved):
             paths = [history_path(log, topic) for log in logs]
             for finding in check_files(*(path for path in paths if path.exists())):
                 yield f"history: {finding}"

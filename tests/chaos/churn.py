@@ -22,9 +22,10 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
+from tests.chaos.consumer import addresses_of
 from tests.chaos.recording import Histories, by_wire
 from tests.chaos.workload import Log, parse
 from tests.history.events import Outcome
@@ -243,10 +244,7 @@ async def churn(
     services: list[str], admins: list[str], topics: list[str], log: Log, histories: Histories
 ) -> None:
     """Until two lines have come on stdin."""
-    addresses = []
-    for service in services:
-        url = urlsplit(f"//{service}")
-        addresses.append((str(url.hostname), int(url.port or 0)))
+    addresses = addresses_of(services)
     rng = random.Random()
     churners = [
         Churner(
