@@ -30,6 +30,21 @@ def test_a_message_in_two_places_is_found(kind: Kind) -> None:
     assert broken(two_hold(kind, same=True)) == {"one_place"}
 
 
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_message_that_comes_again_to_the_consumer_that_holds_it_is_found(
+    kind: Kind,
+) -> None:
+    story = Story()
+    session = story.subscribed(kind)
+    sent = story.sent()
+    story.got(session, sent)
+    story.got(session, sent)
+    story.drained()
+    story.acked(session, sent)
+    may_be_active_again = kind is Kind.FAILOVER
+    assert bool(broken(story) & {"one_place", "delivery_order"}) is not may_be_active_again
+
+
 def test_a_key_with_two_consumers_is_found() -> None:
     assert broken(two_hold(Kind.KEY_SHARED, same=False)) == {"one_place"}
 

@@ -1,8 +1,9 @@
 """On Shared and Key_Shared subscriptions a message is in one place, and a key has one consumer.
 
 A consumer holds a message from its delivery until an ack or a negative ack is sent, or its session
-ends. A client learns late that its session has ended at the broker; so a hold counts only until the
-last time at which an answer proves that the broker still served the session.
+ends. What it holds does not come to it again. A client learns late that its session has ended at
+the broker; so a hold counts against another consumer only until the last time at which an answer
+proves that the broker still served the session.
 """
 
 from collections import defaultdict
@@ -28,16 +29,36 @@ class _Hold:
 
 def check(index: Index) -> Iterator[Finding]:
     for life in index.lives:
-        if life.kind not in (Kind.SHARED, Kind.KEY_SHARED) or len(life.sessions) < 2:
+        if life.kind not in (Kind.SHARED, Kind.KEY_SHARED):
             continue
-        holds = sorted(_holds(life), key=lambda hold: hold.received.at)
+        acks = Acks(life.acks)
+        for session in life.sessions:
+            yield from _twice(life, session, acks)
+        holds = sorted(_holds(life, acks), key=lambda hold: hold.received.at)
         yield from _apart(life, holds, "message")
         if life.kind is Kind.KEY_SHARED:
             yield from _apart(life, holds, "key")
 
 
-def _holds(life: Life) -> Iterator[_Hold]:
-    acks = Acks(life.acks)
+def _twice(life: Life, session: Session, acks: Acks) -> Iterator[Finding]:
+    """Over one attachment a message comes again only if its consumer does not hold it any more."""
+    if session.subscribed.reconnects:
+        return
+    nacks = Nacks(session)
+    until = min((seek.begun for seek in life.seeks), default=inf)
+    first: dict[Id, Received] = {}
+    for received in session.received:
+        before = first.get(received.id)
+        if before is not None and received.at < until:
+            acked = min((ack.begun for ack in acks.of(received.id)), default=inf)
+            if min(acked, nacks.first(received.id, before.at)) > received.at:
+                text = f"{life.shown}: {received.id} came at {before.at:.3f} and {received.at:.3f}"
+                text += " to one consumer, which held it meanwhile"
+                yield Finding(RULE, PROMISE, text, (session.subscribed, before, received))
+        first[received.id] = received
+
+
+def _holds(life: Life, acks: Acks) -> Iterator[_Hold]:
     for session in life.sessions:
         nacks = Nacks(session)
         seen: set[Id] = set()
