@@ -2,7 +2,8 @@
 
 A cluster of real processes stands behind proxies; official clients write and read all topics for
 the whole time, in processes of their own; the faults of `plan` come one after another. Then all is
-healed, the clients finish, every topic is read back from its beginning and `verify` looks at it.
+healed, the clients finish and every topic is read back from its beginning. `verify` judges each
+topic, and the independent checker of `tests/history` what all clients saw of it.
 """
 
 import asyncio
