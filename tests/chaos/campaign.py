@@ -2,7 +2,8 @@
 
 A cluster of real processes stands behind proxies; official clients write and read all topics for
 the whole time, in processes of their own; the faults of `plan` come one after another. Then all is
-healed, the clients finish, every topic is read back from its beginning and `verify` looks at it.
+healed, the clients finish and every topic is read back from its beginning. `verify` judges each
+topic, and the independent checker of `tests/history` what all clients saw of it.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import httpx
 import pulsar
 from tests.chaos.plan import ADMIN, KINDS, ROLES, Planned, plan
 from tests.chaos.proxy import Direction, Proxy
+from tests.chaos.recording import Histories, ReadBack, history_path
 from tests.chaos.verify import (
     Fault,
     Felt,
@@ -29,7 +31,8 @@ from tests.chaos.verify import (
     quantile,
     violations,
 )
-from tests.chaos.workload import id_text, parse
+from tests.chaos.workload import batched, id_text, parse
+from tests.history.check import check_files
 
 from magnetar.cluster.local import state
 from magnetar.cluster.local.cluster import LocalCluster
@@ -42,6 +45,10 @@ STALLED_S = 120.0
 """Without a new observation: a consumer comes back from a fault within it."""
 QUIET_S = 3.0
 """Without a new observation, before all of them are read and judged."""
+KEYED_TOPICS = 2
+"""Topics with a Key_Shared subscription."""
+MOVED_TOPICS = 2
+"""Topics that are deleted and made again."""
 READ_TIMEOUT_MS = 20_000
 SETTLE_S = 1.0
 UNLOAD_TIMEOUT_S = 90.0
@@ -96,6 +103,7 @@ class Campaign:
         self._rate = rate
         self._tell = tell
         self.topics = [f"persistent://{NAMESPACE}/t{index}" for index in range(topics)]
+        self.moved = [f"persistent://{NAMESPACE}/moved{index}" for index in range(MOVED_TOPICS)]
         self.cluster = LocalCluster.create(
             root / "cluster", bookies=3, brokers=2, base="free", name="chaos", settings=SETTINGS
         )
@@ -140,6 +148,7 @@ class Campaign:
         for what in ("consume", "produce"):
             self._clients.append(await asyncio.to_thread(self._client, what))
         self._clients.append(await asyncio.to_thread(self._churn))
+        self._clients.append(await asyncio.to_thread(self._wired))
         async with asyncio.timeout(ATTACH_TIMEOUT_S):
             while True:
                 seen = self.seen()
@@ -174,6 +183,20 @@ class Campaign:
             text=True,
         )
 
+    def _wired(self) -> "subprocess.Popen[str]":
+        keyed = [topic for topic in self.topics if not batched(topic)][:KEYED_TOPICS]
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.chaos.wired", "--out", str(self._output("wired"))),
+                *("--services", *self.service_url.removeprefix("pulsar://").split(",")),
+                *("--admins", *self.cluster.http_urls),
+                *("--keyed", *keyed, "--moved", *self.moved),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+
     def _output(self, what: str) -> Path:
         return self._root / f"{what}.log"
 
@@ -190,12 +213,17 @@ class Campaign:
 
     async def finish_load(self) -> None:
         """Lets the producers get their last receipts, then the consumers what is left."""
-        consume, produce, churn = self._clients
-        await asyncio.to_thread(_tell_client, churn, "calm\n")
+        consume, produce, churn, wired = self._clients
+        for client in (churn, wired):
+            await asyncio.to_thread(_tell_client, client, "calm\n")
         await asyncio.to_thread(produce.communicate, "stop\n", FINISH_TIMEOUT_S)
         await self._deliveries()
         await asyncio.to_thread(consume.communicate, "stop\n", FINISH_TIMEOUT_S)
-        await asyncio.to_thread(churn.communicate, "stop\n", FINISH_TIMEOUT_S)
+        for client in (churn, wired):
+            await asyncio.to_thread(client.communicate, "stop\n", FINISH_TIMEOUT_S)
+        for client in self._clients:
+            if client.returncode:
+                raise RuntimeError(f"{client.args!r} ended with status {client.returncode}")
 
     async def _deliveries(self) -> None:
         """Returns when all is delivered, or nothing comes any more: the end judges what is missing.
@@ -291,16 +319,21 @@ class Campaign:
         client = pulsar.Client(
             self.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
-        for topic in self.topics:
-            record = observations.topics[topic]
-            reader = client.create_reader(topic, pulsar.MessageId.earliest)
-            while reader.has_message_available():
-                message = reader.read_next(READ_TIMEOUT_MS)
-                name, number = parse(message.data())
-                if name != topic:
-                    raise AssertionError(f"{topic} holds a message of {name}")
-                record.stored.append((place(id_text(message.message_id())), number))
-            reader.close()
+        with Histories(self._output("reader"), self.topics) as histories:
+            for topic in self.topics:
+                record = observations.topics[topic]
+                history = ReadBack(histories.of(topic), topic)
+                reader = client.create_reader(topic, pulsar.MessageId.earliest)
+                history.subscribed()
+                while reader.has_message_available():
+                    message = reader.read_next(READ_TIMEOUT_MS)
+                    history.got(message)
+                    name, number = parse(message.data())
+                    if name != topic:
+                        raise AssertionError(f"{topic} holds a message of {name}")
+                    record.stored.append((place(id_text(message.message_id())), number))
+                reader.close()
+                history.end()
         client.close()
 
     def result(self, observations: Observations) -> Result:
@@ -308,12 +341,20 @@ class Campaign:
         ends = [fault.begun for fault in self._faults[1:]] + [float("inf")]
         return Result(
             observations,
-            violations(observations),
+            [*violations(observations), *self._contradictions()],
             [
                 felt(fault, observations, until)
                 for fault, until in zip(self._faults, ends, strict=True)
             ],
         )
+
+    def _contradictions(self) -> Iterator[str]:
+        """What the clients' histories contradict, topic by topic."""
+        logs = [self._output(what) for what in ("produce", "consume", "churn", "wired", "reader")]
+        for topic in (*self.topics, *self.moved):
+            paths = [history_path(log, topic) for log in logs]
+            for finding in check_files(*(path for path in paths if path.exists())):
+                yield f"history: {finding}"
 
     async def stop(self) -> None:
         for client in self._clients:

@@ -20,12 +20,17 @@ import contextlib
 import random
 import sys
 import time
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
+from tests.chaos.consumer import addresses_of
+from tests.chaos.recording import Histories, by_wire
 from tests.chaos.workload import Log, parse
+from tests.history.events import Outcome
 from tests.sim.client import PASSING, Client, Refused, Wire
+from tests.sim.recording import Recording, Session
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.batch import messages_of
@@ -39,6 +44,8 @@ CUT_CHANCE: Final = 0.3
 CUTS_S: Final = (0.0005, 0.003, 0.01, 0.1)
 AGAIN_S: Final = (0.05, 0.5)
 REST_TIMEOUT_S: Final = 40.0
+SETTLED_S: Final = 5.0
+"""A client that attached so long ago has what was due to it."""
 ACTIONS: Final = ("leave", "cut", "unsubscribe", "unsubscribe", "unsubscribe", "rest", "producer")
 
 Place = tuple[int, int]
@@ -48,12 +55,19 @@ class Churner:
     """One subscription and its only client; `run` until cancelled."""
 
     def __init__(
-        self, client: Client, admins: list[str], topic: str, log: Log, rng: random.Random
+        self,
+        client: Client,
+        admins: list[str],
+        topic: str,
+        log: Log,
+        recording: Recording,
+        rng: random.Random,
     ) -> None:
         self.number = 0
         self.calm = False
         self._client, self._admins, self._topic, self._log = client, admins, topic, log
-        self._rng = rng
+        self._rng, self._recording = rng, recording
+        self._session = self._new_session(0)
         self._gone = asyncio.Event()
         self._life = 0
         self._present = False
@@ -80,6 +94,9 @@ class Churner:
 
     # -- the subscription
 
+    def _new_session(self, position: int) -> Session:
+        return self._recording.session("churn", self._topic, SUBSCRIPTION, 0, position)
+
     def _cut_s(self) -> float | None:
         if self.calm or self._rng.random() > CUT_CHANCE:
             return None
@@ -102,7 +119,8 @@ class Churner:
             consumer_id=self.number,
             initialPosition=0 if latest else 1,  # type: ignore[arg-type]
         )
-        await wire.request(CommandType.SUBSCRIBE, command, cut_s=self._cut_s())
+        self._session = self._new_session(0 if latest else 1)
+        await self._session.subscribe(wire, command, self._cut_s())
         if not self._present:
             self._present = True
             self._life += 1
@@ -118,6 +136,7 @@ class Churner:
 
     def _leave(self) -> None:
         wire, self._wire = self._wire, None
+        self._session.closed()
         if wire is not None and wire.consumers.pop(self.number, None) is not None:
             command = pb.CommandCloseConsumer(consumer_id=self.number, request_id=1 << 40)
             wire.write(encode_command(CommandType.CLOSE_CONSUMER, command))
@@ -150,7 +169,7 @@ class Churner:
     async def _unsubscribe(self, wire: Wire) -> None:
         self._deleting()
         command = pb.CommandUnsubscribe(consumer_id=self.number)
-        await wire.request(CommandType.UNSUBSCRIBE, command, cut_s=self._cut_s())
+        await self._session.unsubscribe(wire, command, self._cut_s())
         self._absent = True
         wire.consumers.pop(self.number, None)
         self._wire = None
@@ -158,32 +177,48 @@ class Churner:
     async def _delete_by_rest(self) -> None:
         present = self._present
         self._deleting()
+        begun = self._recording.now()
+
+        def record(outcome: Outcome) -> None:
+            where = (self._topic, SUBSCRIPTION, "")
+            self._recording.unsubscribed(*where, outcome, begun)
+
         path = self._topic.replace("persistent://", "/admin/v2/persistent/")
         url = f"{self._rng.choice(self._admins)}{path}/subscription/{quote(SUBSCRIPTION)}"
         try:
             async with httpx.AsyncClient(timeout=REST_TIMEOUT_S, follow_redirects=True) as client:
                 answer = await client.delete(url, params={"force": "true"})
         except httpx.HTTPError:
+            record(Outcome.UNKNOWN)
             return
         self._absent = answer.is_success
+        record(Outcome.OK if answer.is_success else Outcome.UNKNOWN)
         if answer.status_code == 404 and present:
             self._log.write("V", self._topic, f"deletion-of-life-{self._life}-not-found")
+
+    def drained(self) -> None:
+        """All faults are over, and what was due has come, if the client is attached."""
+        if self._wire is not None and time.monotonic() - self._attached_at > SETTLED_S:
+            self._recording.drained(self._topic, SUBSCRIPTION)
 
     # -- called by the connection
 
     def detached(self, redirect: str) -> None:
         self._wire = None
+        self._session.closed()
         self._gone.set()
 
     def command(self, kind: int, message: Any, payload: bytes | None) -> None:
         assert payload is not None
         at = (message.message_id.ledgerId, message.message_id.entryId)
         shown = f"{at[0]}:{at[1]}"
+        metadata, messages = messages_of(payload)
+        self._session.received(message, metadata, messages)
         if not self._present:
             return  # it may be gone already, or not yet
         if self._receipted.get(at, self._attached_at) < self._attached_at:
             self._log.write("V", self._topic, f"{shown}-of-life-{self._life}-came-again")
-        for one in messages_of(payload)[1]:
+        for one in messages:
             self._log.write("G", self._topic, self._life, parse(one.payload)[1], shown)
             self._used += 1
         if self._used >= PERMITS // 2:
@@ -198,22 +233,28 @@ class Churner:
         command = pb.CommandAck(consumer_id=number, ack_type=pb.CommandAck.Individual)
         command.message_id.add(ledgerId=at[0], entryId=at[1])
         try:
-            answer = await wire.request(CommandType.ACK, command)
+            answer = await self._session.ack(wire, command)
         except (Refused, *PASSING):
             return
         if not answer.HasField("error") and life == self._life and self._present:
             self._receipted.setdefault(at, time.monotonic())
 
 
-async def churn(services: list[str], admins: list[str], topics: list[str], log: Log) -> None:
+async def churn(
+    services: list[str], admins: list[str], topics: list[str], log: Log, histories: Histories
+) -> None:
     """Until two lines have come on stdin."""
-    addresses = []
-    for service in services:
-        url = urlsplit(f"//{service}")
-        addresses.append((str(url.hostname), int(url.port or 0)))
+    addresses = addresses_of(services)
     rng = random.Random()
     churners = [
-        Churner(Client(addresses, rng.randrange), admins, topic, log, random.Random(rng.random()))
+        Churner(
+            Client(addresses, rng.randrange),
+            admins,
+            topic,
+            log,
+            by_wire(histories.of(topic)),
+            random.Random(rng.random()),
+        )
         for topic in topics
     ]
     tasks = [asyncio.create_task(churner.run()) for churner in churners]
@@ -221,6 +262,8 @@ async def churn(services: list[str], admins: list[str], topics: list[str], log: 
     for churner in churners:
         churner.calm = True
     await asyncio.to_thread(sys.stdin.readline)
+    for churner in churners:
+        churner.drained()
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
@@ -233,8 +276,8 @@ def main() -> None:
     parser.add_argument("--out", required=True)
     parser.add_argument("--topics", nargs="+", required=True)
     args = parser.parse_args()
-    with open(args.out, "a") as output:
-        asyncio.run(churn(args.services, args.admins, args.topics, Log(output)))
+    with open(args.out, "a") as output, Histories(Path(args.out), args.topics) as histories:
+        asyncio.run(churn(args.services, args.admins, args.topics, Log(output), histories))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.sim.churn_faults import owner_of
 from tests.sim.client import PASSING, Refused, Wire
 from tests.sim.history import SubscriptionHistory
+from tests.sim.recording import Session, answered
 from tests.sim.workload import BACKOFF_S, EARLIEST, EXCLUSIVE, LATEST, SHARED, Consumer
 
 from magnetar.broker.topic_ledgers import ledger_name
@@ -31,7 +32,7 @@ from magnetar.core.errors import Conflict, MagnetarError, NotFound
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.record import cursor_key
 from magnetar.wire._pb import PulsarApi_pb2 as pb
-from magnetar.wire.commands import CommandType
+from magnetar.wire.batch import messages_of
 
 if TYPE_CHECKING:
     from tests.sim.nodes import Node
@@ -67,8 +68,11 @@ class Deleted:
     of: SubscriptionHistory
     topic: str
     violated: Any
+    session: Session
 
     def command(self, kind: int, message: Any, payload: bytes | None) -> None:
+        assert payload is not None
+        self.session.received(message, *messages_of(payload))
         self.violated(f"{self.topic}/{self.of.name}: a message came after it was deleted")
 
     def detached(self, redirect: str) -> None:
@@ -200,7 +204,7 @@ class Churner(Consumer):
         of.judged = False
         command = pb.CommandSeek(consumer_id=self.number)
         command.message_id.ledgerId = command.message_id.entryId = EARLIEST_ID
-        await wire.request(CommandType.SEEK, command, cut_s=self._habits.cut_s(self._rng))
+        await self._session.seek(wire, command, self._habits.cut_s(self._rng))
         of.rewound()
         of.judged = True
 
@@ -222,10 +226,11 @@ class Churner(Consumer):
         of = self._deleting()
         cut_s = self._rng.expovariate(1 / 0.01) if cuts else self._habits.cut_s(self._rng)
         command = pb.CommandUnsubscribe(consumer_id=self.number)
-        await wire.request(CommandType.UNSUBSCRIBE, command, cut_s=cut_s)
+        await self._session.unsubscribe(wire, command, cut_s)
         self._deleted()
         self._wire = None
-        wire.consumers[self.number] = Deleted(self.number, of, self.topic, self._violated)
+        deleted = Deleted(self.number, of, self.topic, self._violated, self._session)
+        wire.consumers[self.number] = deleted
 
     async def _delete_by_rest(self) -> None:
         """Until it is known to be gone, or what became of it is not known."""
@@ -236,7 +241,10 @@ class Churner(Consumer):
                 return
             there = self._cursor()
             request = node.admin.delete_subscription(self.topic, self.subscription, force=force)
+            begun = self._history.now()
             done, error = await self._answer(node, request)
+            record, outcome = self._history.recording, answered(done, error)
+            record.unsubscribed(self.topic, self.subscription, "", outcome, begun)
             if done and error is None:
                 self._deleted()
                 return
@@ -259,6 +267,7 @@ class Churner(Consumer):
         self._deleting()
         begun = self._history.now()
         done, error = await self._answer(node, node.admin.delete_topic(self.topic))
+        self._history.recording.topic_deleted(self.topic, answered(done, error), begun)
         if done and error is None:
             self._deleted()
             self._topic_deleted_at = begun
@@ -271,8 +280,10 @@ class Churner(Consumer):
         while True:
             node = self._any_broker()
             if node is not None and node.admin is not None:
-                request = node.admin.delete_namespace(self._namespace)
+                request, begun = node.admin.delete_namespace(self._namespace), self._history.now()
                 done, error = await self._answer(node, request)
+                record, outcome = self._history.recording, answered(done, error)
+                record.namespace_deleted(self._namespace, outcome, begun)
                 if done and error is None:
                     await self._without_namespace(emptied_at)
                     break

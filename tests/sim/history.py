@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.sim.recording import Recording
+
 Position = tuple[int, int]
 
 VIOLATIONS_MAX: Final = 20
@@ -26,6 +28,9 @@ class Sent:
     sends: int = 0
     receipt: Position | None = None
     receipted_at: float = -1.0
+    key: str = ""
+    index: int = 0
+    """In its batch."""
 
 
 @dataclass(slots=True)
@@ -84,8 +89,17 @@ class TopicHistory:
     def subscription(self, name: str) -> SubscriptionHistory:
         return self.subscriptions.setdefault(name, SubscriptionHistory(name))
 
-    def add(self, producer: str, sequence: int, payload: bytes, now: float) -> None:
-        self.sent[producer, sequence] = Sent(payload, now)
+    def add(
+        self,
+        producer: str,
+        sequence: int,
+        payload: bytes,
+        now: float,
+        *,
+        key: str = "",
+        index: int = 0,
+    ) -> None:
+        self.sent[producer, sequence] = Sent(payload, now, key=key, index=index)
 
     @property
     def unreceipted(self) -> int:
@@ -97,6 +111,7 @@ class History:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
+        self.recording = Recording(now)
         self.topics: dict[str, TopicHistory] = {}
         self.violations: list[str] = []
         self.receipts = 0

@@ -63,7 +63,8 @@ def simulate(
         run(loop, _main(world))
     except (TimeoutError, Deadlock) as error:
         world.history.violated(f"the run hangs: {error!r}")
-    result.violations = world.history.violations
+    history = world.history
+    result.violations = history.violations + history.recording.violations(history.topics.values())
     result.story = watching.story
     result.counts = dict(watching.counts)
     result.virtual_s, result.turns = loop.now, loop.turns

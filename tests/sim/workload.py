@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+from tests.history.events import Outcome
 from tests.sim.client import PASSING, Client, Refused, Wire
 from tests.sim.history import History, Position, SubscriptionHistory, TopicHistory
+from tests.sim.recording import Session
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.batch import build_batch, messages_of
@@ -31,6 +33,7 @@ LATEST, EARLIEST = range(2)
 CUTS_S: Final = (0.0005, 0.003, 0.02, 0.3, 1.5)
 """About how long after a command its client closes the connection, where it does."""
 REST_S: Final = (2.0, 8.0)
+KEYS: Final = 7
 HOARDED_S_MAX: Final = 6.0
 """How long an ack is kept for the closing of its topic."""
 
@@ -49,6 +52,11 @@ class Habits:
         if self.calm or not self.cut_chance or rng.random() >= self.cut_chance:
             return None
         return rng.choice(CUTS_S) * rng.uniform(0.2, 1.5)
+
+
+def key_of(sequence: int) -> str:
+    """The key of a batch, by its first message."""
+    return str(sequence % KEYS)
 
 
 @dataclass(slots=True)
@@ -160,11 +168,13 @@ class Producer:
         self._next += count
         self._left -= count
         payloads = []
-        for sequence in sequences:
+        key = key_of(sequences[0])
+        for index, sequence in enumerate(sequences):
             head = f"{self.name}|{sequence}|".encode()
             payload = head + self._rng.randbytes(self._rng.randint(1, self._size))
             payloads.append(payload)
-            self._log.add(self.name, sequence, payload, self._history.now())
+            now = self._history.now()
+            self._log.add(self.name, sequence, payload, now, key=key, index=index)
         unit = Unit(sequences, payloads)
         self._unreceipted.append(unit)
         self._send(unit)
@@ -182,7 +192,7 @@ class Producer:
         metadata = pb.MessageMetadata(
             producer_name=self.name, sequence_id=first, publish_time=1_800_000_000_000
         )
-        metadata.partition_key = str(first % 7)
+        metadata.partition_key = key_of(first)
         command = pb.CommandSend(producer_id=self.number, sequence_id=first)
         payload = unit.payloads[0]
         if first != last:
@@ -253,6 +263,7 @@ class Consumer:
         self._last: Position = (-1, -1)
         self._acking: set[asyncio.Task[None]] = set()
         self.name = f"{subscription}-{rng.randrange(1 << 30):x}"
+        self._session = self._new_session()
 
     async def run(self) -> None:
         while True:
@@ -281,10 +292,14 @@ class Consumer:
             consumer_name=self.name,
             initialPosition=self.initial,  # type: ignore[arg-type]
         )
-        cut_s = self._habits.cut_s(self._rng)
-        await wire.request(CommandType.SUBSCRIBE, command, cut_s=cut_s)
+        self._session = self._new_session()
+        await self._session.subscribe(wire, command, self._habits.cut_s(self._rng))
         self._attached()
         self._flow(PERMITS)
+
+    def _new_session(self) -> Session:
+        record = self._history.recording
+        return record.session(self.name, self.topic, self.subscription, self.kind, self.initial)
 
     def _attached(self) -> None:
         """The subscription is there: the broker has said so."""
@@ -293,6 +308,7 @@ class Consumer:
 
     async def _leave(self) -> None:
         wire, self._wire = self._wire, None
+        self._session.closed()
         if wire is not None and wire.consumers.pop(self.number, None) is not None:
             command = pb.CommandCloseConsumer(consumer_id=self.number, request_id=1 << 40)
             wire.write(encode_command(CommandType.CLOSE_CONSUMER, command))
@@ -317,12 +333,14 @@ class Consumer:
 
     def detached(self, redirect: str) -> None:
         self._wire = None
+        self._session.closed()
         self._gone.set()
 
     def command(self, kind: int, message: Any, payload: bytes | None) -> None:
         assert payload is not None
         position = (message.message_id.ledgerId, message.message_id.entryId)
         metadata, messages = messages_of(payload)
+        self._session.received(message, metadata, messages)
         first = metadata.sequence_id
         for index, one in enumerate(messages):
             key = (metadata.producer_name, first + index)
@@ -350,6 +368,7 @@ class Consumer:
         if way < 0.3:
             command = self._ack_command(number, position)
             wire.write(encode_command(CommandType.ACK, command))
+            self._session.acked(command, Outcome.UNKNOWN, self._history.now())
             return
         delay_s = 0.0 if way < 0.8 else self._rng.uniform(0.0, 1.5)
         habits, hoards = self._habits, False
@@ -378,7 +397,8 @@ class Consumer:
             return
         of, undone = self._of, self._of.undone
         try:
-            answer = await wire.request(CommandType.ACK, self._ack_command(number, position))
+            command = self._ack_command(number, position)
+            answer = await self._session.ack(wire, command)
         except ACK_ERRORS:
             return
         if not answer.HasField("error") and undone == of.undone:

@@ -80,6 +80,9 @@ class World:
         await play(self)
         await self.heal()
         await self.settle()
+        for consumer in self.consumers:
+            if consumer.subscription != AUDIT:
+                self.history.recording.drained(consumer.topic, consumer.subscription)
         await check(self)
 
     async def late_copy(self, rng: Random) -> None:

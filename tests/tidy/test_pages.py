@@ -15,6 +15,7 @@ PAGES = (
     *sorted((ROOT / "docs").glob("*.md")),
     ROOT / "services" / "README.md",
     ROOT / "tests" / "bench" / "README.md",
+    ROOT / "tests" / "history" / "README.md",
     ROOT / "tests" / "sim" / "README.md",
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
 )

@@ -1,0 +1,38 @@
+"""A receipted message comes to every subscription that existed when the message was sent."""
+
+from collections.abc import Iterator
+
+from tests.history.events import Id, Outcome, Received
+from tests.history.finding import Finding
+from tests.history.index import Index, Life
+
+RULE = "lost"
+PROMISE = "Every subscription gets every message that was receipted after it was made"
+
+
+def check(index: Index) -> Iterator[Finding]:
+    for life in index.lives:
+        if life.drained is None:
+            continue
+        came = {one.id for session in life.sessions for one in session.received}
+        skipped = _skipped(life)
+        for at, message in life.topic.receipts.items():
+            if at in came or at < skipped or message.done > life.drained.at:
+                continue
+            if life.owes(message):
+                text = f"{life.shown}: {message.producer}:{message.sequence}, receipted as {at}"
+                text += f" at {message.done:.3f}, never came"
+                copies = [
+                    one
+                    for session in life.sessions
+                    for one in session.received
+                    if (one.producer, one.sequence) == (message.producer, message.sequence)
+                ]
+                events: list[Received] = copies[:1]
+                yield Finding(RULE, PROMISE, text, (message, life.first, *events, life.drained))
+
+
+def _skipped(life: Life) -> Id:
+    """A consumer may have skipped everything before this."""
+    targets = [seek.to for seek in life.seeks if seek.outcome is not Outcome.FAILED]
+    return max(targets, default=(-1, -1, -1))
