@@ -3,6 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from tests.sim.append_faults import watch_swaps
 from tests.sim.churn import Churner
 from tests.sim.churn_faults import owner_of
 from tests.sim.clocks import SimClock
@@ -26,6 +27,7 @@ RELOAD_S_MAX: Final = 30.0
 def prepare(world: "World") -> None:
     """Before anything runs: what is watched, and the size at which cursor ledgers are rolled."""
     watch_fences(world)
+    watch_swaps(world)
     world.watching.watch_steps()
     if size_bytes := world.plan.churn.cursor_bytes:
         cursor_log.LEDGER_BYTES_MIN  # noqa: B018  # it must be there

@@ -6,10 +6,17 @@ bookie answered is noted here as it answers, and held against what it has in the
 whose disk was harmed for good by a fault (`plan.LOSSY`) has not promised anything.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.bookie.api import BookieError, LedgerEnd, OnAdded, ProofKind
+from magnetar.bookie.api import (
+    BookieError,
+    BookieUnavailable,
+    LedgerEnd,
+    OnAdded,
+    ProofKind,
+)
 from magnetar.bookie.local import LocalBookie
 from magnetar.ledger.metadata import LedgerMetadata
 
@@ -28,6 +35,11 @@ class Promises:
         self.fences: dict[int, None] = {}
         self.on_fence: Callable[[], None] = lambda: None
         """Called when a bookie answers that it has fenced a ledger."""
+        self.on_added: Callable[[int, Sequence[int]], None] = lambda *_: None
+        """Called when a bookie answers that it has stored entries of a ledger."""
+        self.unreadable: frozenset[int] = frozenset()
+        """Ledgers whose entries the bookie reads late (`late_s`), or not at all."""
+        self.late_s = 0.0
 
     def watch(self, bookie: LocalBookie) -> None:
         """Notes what the bookie answers from now on."""
@@ -46,6 +58,7 @@ class Promises:
             def added(error: BookieError | None) -> None:
                 if error is None:
                     self.entries.setdefault(ledger_id, set()).update(entry_ids)
+                    self.on_added(ledger_id, entry_ids)
                 on_added(error)
 
             add(
@@ -65,6 +78,10 @@ class Promises:
             return answer
 
         async def read_entries(ledger_id: int, *args: int, fence: bool = False, **more: Any) -> Any:
+            if ledger_id in self.unreadable:
+                if not self.late_s:
+                    raise BookieUnavailable(f"the disk does not read ledger {ledger_id} now")
+                await asyncio.sleep(self.late_s)
             answer = await read(ledger_id, *args, fence=fence, **more)
             if fence:
                 self.fences[ledger_id] = None

@@ -11,6 +11,7 @@ from magnetar.broker.ownership.ownership import topic_of_ledger
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import LEDGERS_PREFIX, decode
 from magnetar.managed_ledger.record import (
     MANAGED_LEDGERS_PREFIX,
@@ -55,6 +56,23 @@ def disagreement(world: "World") -> str:
     if leaked := sorted(ledgers - known):
         return f"ledgers {leaked} exist, and no record has them"
     return _served(world)
+
+
+def trimmed_early(world: "World") -> str:
+    """A ledger that holds receipted messages and is gone, though all are kept for longer than a
+    run lasts; of topics that nobody deletes."""
+    for topic in world.plan.topics:
+        name = ledger_name(parse_topic(topic.name))
+        stored = world.metadata.store._records.get(f"{MANAGED_LEDGERS_PREFIX}{name}")
+        listed = set[int]()
+        if stored is not None:
+            record = decode_managed_ledger(name, stored.value)
+            listed = {item.ledger_id for item in record.ledgers}
+        sent = world.history.topic(topic.name).sent.values()
+        written = {one.receipt[0] for one in sent if one.receipt is not None}
+        if gone := sorted(written - listed):
+            return f"{topic.name}: ledgers {gone} are not kept for the time of retention"
+    return ""
 
 
 def _cursors(world: "World", name: str) -> dict[str, CursorRecord]:

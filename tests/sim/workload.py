@@ -7,6 +7,7 @@ receipt or without, now or later, and begins anew wherever its topic went.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -42,7 +43,11 @@ class Habits:
     cut_chance: float = 0.0
     rest_chance: float = 0.0
     hoard_chance: float = 0.0
+    again_chance: float = 0.0
+    """That an ack without a receipt is followed at once by the same ack with one."""
     calm: bool = False
+    on_ack_receipt: Callable[[str], None] = lambda _: None
+    """Called with the topic when the receipt of an ack has come."""
 
     def cut_s(self, rng: Random) -> float | None:
         """When to close the connection on which a command is under way; None: not at all."""
@@ -353,6 +358,10 @@ class Consumer:
             return
         delay_s = 0.0 if way < 0.8 else self._rng.uniform(0.0, 1.5)
         habits, hoards = self._habits, False
+        if habits.again_chance and self._rng.random() < habits.again_chance:
+            command = self._ack_command(number, position)
+            wire.write(encode_command(CommandType.ACK, command))
+            delay_s = 0.0
         if habits.hoard_chance and not habits.calm:
             hoards = self._rng.random() < habits.hoard_chance
         task = asyncio.get_running_loop().create_task(
@@ -384,6 +393,7 @@ class Consumer:
         if not answer.HasField("error") and undone == of.undone:
             of.acked.setdefault(position, self._history.now())
             self._ack_receipted(of)
+            self._habits.on_ack_receipt(self.topic)
 
     def _ack_receipted(self, of: SubscriptionHistory) -> None:
         """An ack of that subscription has its receipt."""

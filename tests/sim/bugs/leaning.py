@@ -60,6 +60,16 @@ def churn(**more: float) -> Lean:
     return lean
 
 
+def hazards(**more: float) -> Lean:
+    """`more` of what `HazardPlan` has."""
+
+    def lean(plan: Plan) -> None:
+        for name, value in more.items():
+            setattr(plan.hazards, name, value)
+
+    return lean
+
+
 def faults(*kinds: str, count: int = 6, for_s: float = 2.0) -> Lean:
     """These faults and no others; one that takes a copy for good comes once."""
 
