@@ -10,6 +10,7 @@ from tests.sim.clocks import SimClock
 from tests.sim.fences import watch_fences
 from tests.sim.loop import Process
 from tests.sim.metadata import MetadataClient
+from tests.sim.offloads import prepare_offloads
 from tests.sim.plan import TopicPlan
 
 from magnetar.broker.namespace_policies import default_policies
@@ -28,6 +29,7 @@ def prepare(world: "World") -> None:
     """Before anything runs: what is watched, and the size at which cursor ledgers are rolled."""
     watch_fences(world)
     watch_swaps(world)
+    prepare_offloads(world)
     world.watching.watch_steps()
     if size_bytes := world.plan.churn.cursor_bytes:
         cursor_log.LEDGER_BYTES_MIN  # noqa: B018  # it must be there

@@ -13,6 +13,7 @@ from tests.sim.churn_faults import CHURN_FAULTS, Play, cut_for
 from tests.sim.claim_races import CLAIM_RACES
 from tests.sim.decommissions import DECOMMISSIONS
 from tests.sim.nodes import Node
+from tests.sim.offloads import OFFLOAD_FAULTS
 from tests.sim.plan import FaultPlan
 
 if TYPE_CHECKING:
@@ -341,5 +342,6 @@ FAULTS: Final[dict[str, Play]] = {
     **APPEND_FAULTS,
     **CLAIM_RACES,
     **DECOMMISSIONS,
+    **OFFLOAD_FAULTS,
     "leap of all clocks": _leap_of_all_clocks,
 }

@@ -259,6 +259,8 @@ def add_hazards(plan: Plan) -> None:
         plan.quorum, plan.bookies = rng.choice((((3, 3, 2), 5), ((4, 3, 2), 5)))
     every = HAZARD_KINDS if topics else LEDGER_HAZARD_KINDS
     kinds = [kind for kind in every if rng.random() < 0.35] or [every[0]]
+    if plan.hazards.offloads:
+        kinds += ["bad object store"] * 3
     span_s = max(plan.fault_phase_s, 6.0)
     for _ in range(rng.choice((0, 2, 3, 5))):
         at_s, for_s = rng.uniform(0.2, span_s), min(1.0 + rng.expovariate(0.4), 10.0)

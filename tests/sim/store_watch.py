@@ -30,6 +30,8 @@ class StoreWatch:
     def __init__(self, store: MemoryStore, clients: Sequence["MetadataClient"]) -> None:
         self._store, self._clients = store, clients
         self._violated: Violated = lambda _: None
+        self.on_change: list[Callable[[Change], None]] = []
+        """Called with every change that was made, in order."""
 
     def start(self, violated: Violated) -> None:
         """Reports from now on."""
@@ -50,6 +52,8 @@ class StoreWatch:
         def committed(changes: Sequence[Change]) -> None:
             commit(changes)
             for one in changes:
+                for changed in self.on_change:
+                    changed(one)
                 if one.before is None and one.key.startswith(OWNERSHIP_PREFIX):
                     self._claimed(one.key)
 

@@ -21,6 +21,8 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.metadata import MetadataServer, Writes
 from tests.sim.network import Network
 from tests.sim.nodes import Node
+from tests.sim.object_store import ObjectStore
+from tests.sim.offloads import missing_files, stop_offloads
 from tests.sim.plan import Plan, TopicPlan
 from tests.sim.records import disagreement, trimmed_early
 from tests.sim.watching import Watching
@@ -66,6 +68,9 @@ class World:
         self.metadata.watching.start(self.history.violated)
         self.on_swap: Callable[[str, LedgerMetadata], None] = lambda *_: None
         """Called `before` and `after` a writer records another ensemble."""
+        self.objects: ObjectStore | None = None
+        self.jobs: list[Node] = []
+        """What moves ledgers there, in runs that have offloads."""
         self.leaving = ""
         """The bookie that an operator takes away, if there is one."""
         self.started_at = 0.0
@@ -93,6 +98,7 @@ class World:
         await play(self)
         await self.heal()
         await self.settle()
+        stop_offloads(self)
         await check(self)
 
     async def late_copy(self, rng: Random) -> None:
@@ -191,6 +197,8 @@ class World:
         self.habits.calm = True
         if self.metadata.down:
             self.metadata.come_up()
+        if self.objects is not None:
+            self.objects.heal()
         for node in self.nodes.values():
             node.disk_ms = 0.3
             if node.disk is not None:
@@ -214,7 +222,7 @@ class World:
         # What is only in the brokers' memory shows once they read it back.
         await reload_topics(self)
         if await self._settled(self._missing):
-            await self._settled(lambda: disagreement(self))
+            await self._settled(lambda: disagreement(self) or missing_files(self))
 
     async def _settled(self, missing: Callable[[], str]) -> bool:
         deadline = self.loop.now + SETTLE_S_MAX

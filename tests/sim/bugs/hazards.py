@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tests.sim import offloads
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import (
     bookies,
@@ -24,6 +25,22 @@ from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.metadata.etcd.leases import EtcdLease
 from magnetar.metadata.store import Check, Operation
+from magnetar_spark.jobs.offload import attempts
+
+
+class Unchecked:
+    """A store whose transactions are held to nothing that they only check."""
+
+    def __init__(self, store: Any) -> None:
+        self._inner = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def transact(self, operations: Sequence[Operation]) -> int:
+        left = [one for one in operations if not isinstance(one, Check)]
+        revision: int = await self._inner.transact(left)
+        return revision
 
 
 def the_first_piece_is_not_awaited() -> None:
@@ -64,16 +81,7 @@ def claims_do_not_check_the_bundles() -> None:
 
     async def unchecked(self: Claims, bundle: Any) -> Any:
         store = self._store
-
-        class Unchecked:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(store, name)
-
-            async def transact(self, operations: Sequence[Operation]) -> int:
-                left = [one for one in operations if not isinstance(one, Check)]
-                return await store.transact(left)
-
-        self._store = Unchecked()
+        self._store = Unchecked(store)
         try:
             return await take(self, bundle)
         finally:
@@ -92,6 +100,24 @@ def a_proof_counts_the_leaving_bookie() -> None:
 def ages_go_by_the_wall_clock() -> None:
     plant(SteadyClock, "_counted_ms", lambda self: self._clock.now_ms())
 
+
+def files_are_not_read_back() -> None:
+    async def believed(*_: Any, **__: Any) -> None:
+        return None
+
+    plant(offloads, "verify_file", believed)
+
+
+def commits_do_not_check_the_ledger() -> None:
+    once = attempts._commit_once
+
+    async def unchecked(store: Any, *args: Any) -> Any:
+        return await once(Unchecked(store), *args)
+
+    plant(attempts, "_commit_once", unchecked)
+
+
+OFFLOADED: Final = together(topics(), many_rollovers(), hazards(offloads=True))
 
 BUGS: Final = (
     Bug(
@@ -147,5 +173,20 @@ BUGS: Final = (
             hazards(retention_s=3_600.0),
             faults("leap of all clocks", count=3, for_s=6.0),
         ),
+    ),
+    Bug(
+        "an offloaded file is not read back",
+        "An upload is damaged, and the file is live without having been read: the bookies' "
+        "copies are deleted, and the ledger is lost.",
+        files_are_not_read_back,
+        0,
+        together(OFFLOADED, faults("bad object store", count=6, for_s=4.0)),
+    ),
+    Bug(
+        "a commit does not check the ledger",
+        "A ledger is trimmed while a job writes its file: the file is live for ever.",
+        commits_do_not_check_the_ledger,
+        0,
+        together(OFFLOADED, faults("bad object store", "unload topic", count=14, for_s=4.0)),
     ),
 )
