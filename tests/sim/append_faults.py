@@ -106,6 +106,15 @@ async def _late_quorum(world: "World", fault: FaultPlan, rng: Random) -> None:
 # -- at the swap
 
 
+def _in_use(world: "World", rng: Random) -> list[Node]:
+    """The bookies of a ledger that is being written."""
+    writers = [one for topic in world.topic_names() if (one := writer_of(world, topic))]
+    writers += world.writers()
+    if not writers:
+        return []
+    return [world.nodes[one.bookie_id] for one in rng.choice(writers)[1].bookies]
+
+
 def watch_swaps(world: "World") -> None:
     """Reports every change of an ensemble that a writer is about to record, and has recorded."""
     swap: Swap = getattr(ensemble_change, SWAP)  # it must be there
@@ -131,7 +140,8 @@ async def _fail_at_the_swap(world: "World", fault: FaultPlan, rng: Random) -> No
             armed.set_result(wanted)
 
     world.on_swap = swapping
-    first = asyncio.ensure_future(down_for(world, [rng.choice(world.bookies)], fault.for_s))
+    killed = rng.choice(_in_use(world, rng) or world.bookies)
+    first = asyncio.ensure_future(down_for(world, [killed], fault.for_s))
     try:
         async with asyncio.timeout(max(fault.for_s, 1.0)):
             wanted: LedgerMetadata = await armed

@@ -1,4 +1,4 @@
-"""Claims that land late: the bundle was split, or its namespace deleted, meanwhile.
+"""Claims that land late: meanwhile the bundle is split, its namespace deleted, or the lease ends.
 
 A namespace of its own keeps the race apart from what clients do: none of its bundles is claimed at
 first. `store_watch.StoreWatch` judges every claim as it is written.
@@ -10,7 +10,7 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.sim.churn_faults import Play
+from tests.sim.churn_faults import Play, end_leases
 from tests.sim.clocks import SimClock
 from tests.sim.loop import Process
 from tests.sim.metadata import MetadataClient
@@ -35,7 +35,7 @@ LATE_S_MAX: Final = 1.8
 
 async def _claims_race(world: "World", fault: FaultPlan, rng: Random) -> None:
     """One broker's claim is on its way for long; another claims the bundle and splits it, or
-    deletes the namespace."""
+    deletes the namespace, or the claimant's leases end."""
     able = [node for node in world.brokers if node.ready and node.alive]
     if len(able) < 2:
         return
@@ -48,13 +48,17 @@ async def _claims_race(world: "World", fault: FaultPlan, rng: Random) -> None:
         return
     record = Record(namespace_key(name), stored.value, stored.revision)
     bundle = rng.choice(Ring.of(name, policies_of(record)).bundles)
-    deletes = rng.random() < 0.4
-    what = f"deletes {name}" if deletes else "splits it"
-    world.tell(f"{late.name} is late to claim {bundle}, meanwhile {quick.name} {what}")
+    what = rng.choice(("delete", "delete", "split", "split", "split", "end the lease of"))
+    world.tell(f"{late.name} is late to claim {bundle}, and {quick.name} is to {what} it first")
     world.metadata.late_from[late.name] = rng.uniform(0.2, LATE_S_MAX)
-    _start(late, lambda: _take(late, bundle))
+    _start(late, lambda: _take(world, late, bundle))
     await asyncio.sleep(rng.uniform(0.0, 0.05))
-    _start(quick, lambda: _deleted(quick, name) if deletes else _split(quick, bundle))
+    if what == "delete":
+        _start(quick, lambda: _deleted(quick, name))
+    elif what == "split":
+        _start(quick, lambda: _split(quick, bundle))
+    else:
+        end_leases(world, late)
     await asyncio.sleep(LATE_S_MAX)
     world.metadata.late_from.pop(late.name, None)
 
@@ -69,10 +73,11 @@ def _start(node: Node, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         node.process.start(work(), "race")
 
 
-async def _take(node: Node, bundle: Bundle) -> None:
+async def _take(world: "World", node: Node, bundle: Bundle) -> None:
     """Claims the bundle, as a lookup does that has chosen this broker."""
     with suppress(MagnetarError):
-        await node.service.cluster_ownership.claims.take(bundle)
+        if await node.service.cluster_ownership.claims.take(bundle) is None:
+            world.watching.counts["a claim came too late"] += 1
 
 
 async def _split(node: Node, bundle: Bundle) -> None:

@@ -73,6 +73,9 @@ class LedgerWorld(World):
     def member_main(self, node: Node) -> Coroutine[Any, Any, None]:
         return ledger_main(node, self)
 
+    def writers(self) -> list[tuple[Node, LedgerWriter]]:
+        return [one for one in self.writing.values() if one[1].error is None]
+
     def log(self, ledger_id: int) -> LedgerLog:
         return self.logs.setdefault(ledger_id, LedgerLog())
 

@@ -47,6 +47,8 @@ class Stored:
 
     data: bytes
     written_ms: int
+    whole: bool = True
+    """It is what was sent."""
 
 
 class Ranged(bytes):
@@ -104,9 +106,8 @@ class ObjectStore:
     def put(self, path: str, data: bytes) -> None:
         """Blocks: a file is written whole, or refused, or loses its end."""
         self._refuse()
-        if self.rng.random() < self.torn_chance:
-            data = self._torn(data)
-        self.files[path] = Stored(data, self.clock.now_ms())
+        kept = self._torn(data) if self.rng.random() < self.torn_chance else data
+        self.files[path] = Stored(kept, self.clock.now_ms(), kept == data)
 
     def _torn(self, data: bytes) -> bytes:
         """What is left of a file: without its end, or with one byte changed."""

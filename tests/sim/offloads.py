@@ -1,16 +1,18 @@
 """Jobs that move closed ledgers to the object store while topics are used, trimmed and deleted.
 
-Everything but Spark is the product's: attempts and their commits, the writer of files, their
-verification, the release of bookies' copies, the removal of what killed jobs left, the trash. Two
-jobs do the same work at the same time, and are killed and stopped for longer than their leases.
+Everything but Spark is the product's: the executors' steps (`awaiting` makes coroutines of them),
+attempts and their commits, the writer of files, the release of bookies' copies, the removal of the
+leftovers of killed jobs, the trash. Two jobs do the same work at the same time, and are killed and
+stopped for longer than their leases.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.awaiting import awaiting
 from tests.sim.bookies import registered_bookies
 from tests.sim.brokers import ledger_settings
 from tests.sim.churn_faults import Play
@@ -19,31 +21,27 @@ from tests.sim.nodes import Node
 from tests.sim.object_store import SPEC, ObjectStore, install
 from tests.sim.plan import FaultPlan
 
-from magnetar.bookie.api import BookieError
+from magnetar.bookie.api import BookieError, StoredEntry
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata import LEDGERS_PREFIX, LedgerMetadata, decode
+from magnetar.ledger.metadata import LEDGERS_PREFIX, decode
 from magnetar.managed_ledger.record import (
     MANAGED_LEDGERS_PREFIX,
     decode_managed_ledger,
 )
 from magnetar.metadata.operations import Change
-from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.records import (
     OFFLOADS_PREFIX,
     OffloadRecord,
     decode_offload,
     parse_offload_key,
 )
-from magnetar.offload.sinks import open_sink
-from magnetar.offload.stores import open_object_store
 from magnetar.offload.trash import empty_trash
-from magnetar.offload.verify import verify_file
-from magnetar_spark.jobs.offload import attempts, lease, leftovers, releasing
+from magnetar_spark.jobs.offload import lease, leftovers, releasing, writing
 from magnetar_spark.jobs.offload.work import LedgerTask, Result
 from magnetar_spark.log.access import Log
-from magnetar_spark.log.ledgers import live_file
+from magnetar_spark.log.planning import Range
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -54,6 +52,9 @@ BETWEEN_RUNS_S: Final = (0.5, 3.0)
 FILES_MAX: Final = 16
 """Of one run: each costs some milliseconds."""
 READ_BYTES: Final = 1 << 20
+STEPS: Final = ("offload", "_offload", "_write", "_verify", "_give_up")
+WRITER: Final[Any] = awaiting(writing.LedgerWriter, STEPS, ("read",))
+CLUSTER_ID: Final = "sim"
 LAGS_MS: Final = (0, 0, 1_500)
 PASSING: Final = (MagnetarError, TimeoutError, OSError)
 
@@ -120,7 +121,7 @@ def _changed(world: "World", change: Change) -> None:
         name = key.removeprefix(MANAGED_LEDGERS_PREFIX)
         file = _live(world, name, metadata.ledger_id)
         stored = None if file is None else world.objects.files.get(file.path)
-        if file is None or stored is None or len(stored.data) != file.file_bytes:
+        if file is None or stored is None or not stored.whole:
             world.history.violated(
                 f"ledger {metadata.ledger_id} of {name} is deleted, and no whole file of it is live"
             )
@@ -168,7 +169,7 @@ class Job:
             topics = [one.key.removeprefix(MANAGED_LEDGERS_PREFIX) for one in records]
             for record, topic in zip(records, topics, strict=True):
                 for task in tasks_of(topic, decode_managed_ledger(record.key, record.value)):
-                    if self._world.watching.counts["a ledger was offloaded"] < FILES_MAX:
+                    if self._world.watching.counts[f"an offload: {Result.OFFLOADED}"] < FILES_MAX:
                         with suppress(*PASSING):
                             await self.offload(task, name)
             lags = [(topic, self._lag_ms) for topic in topics]
@@ -178,61 +179,28 @@ class Job:
             await leftovers.remove_attempts(store, name, all_tasks_over=True)
 
     async def offload(self, task: LedgerTask, job: str) -> None:
-        """As `jobs.offload.writing.LedgerWriter` has it."""
-        store = self._log.store
-        if await live_file(store, task.name, task.ledger_id) is not None:
-            return
-        found = await attempts.closed_ledger(store, task.ledger_id)
-        if found is None:
-            return
-        files = open_object_store(task.store)
-        now_ms = self._node.clock.now_ms()
-        attempt = await attempts.begin(store, task, job, now_ms)
-        file = await self._written(task, found[0], attempt)
-        result = await attempts.commit(store, attempt, task.name, file)
-        if result is Result.OFFLOADED:
-            self._world.watching.counts["a ledger was offloaded"] += 1
-            return
-        mine = await attempts.take_back(store, attempt, job)
-        if mine is not None:
-            await attempts.give_up(store, files, mine)
+        """The steps of the job's executors, by their own code."""
+        made = WRITER(None, job, CLUSTER_ID, self._log.store, Entries(self._ledgers))
+        made._clock = self._node.clock
+        outcome = await made.offload(task)
+        self._world.watching.counts[f"an offload: {outcome.result}"] += 1
 
-    async def _written(
-        self, task: LedgerTask, metadata: LedgerMetadata, attempt: attempts.Attempt
-    ) -> OffloadRecord:
-        files = open_object_store(task.store)
-        sink = open_sink(task.store, files, attempt.path)
-        writer = EntryFileWriter(sink, managed_ledger=task.name)
-        reader = await self._ledgers.open(task.ledger_id, recover=False)
-        first = 0
-        while first <= metadata.last_entry:
-            some = await reader.read(first, metadata.last_entry, bytes_max=READ_BYTES)
+
+class Entries:
+    """Reads ledgers as `log.reading.EntryReader` does, over the simulated network."""
+
+    def __init__(self, ledgers: LedgerClient) -> None:
+        self._ledgers = ledgers
+
+    async def read(self, whole: Range) -> AsyncIterator[list[StoredEntry]]:
+        reader = await self._ledgers.open(whole.ledger_id, recover=False)
+        first = whole.first
+        while first <= whole.last:
+            some = await reader.read(first, whole.last, bytes_max=READ_BYTES)
             if not some:
-                raise BookieError(f"ledger {task.ledger_id} has no entry {first}")
-            writer.add_entries(task.ledger_id, some)
+                raise BookieError(f"ledger {whole.ledger_id} has no entry {first}")
+            yield some
             first = some[-1].entry_id + 1
-        written = writer.close()
-        await verify_file(
-            files,
-            attempt.path,
-            ledger_id=task.ledger_id,
-            last_entry=metadata.last_entry,
-            length_bytes=metadata.length_bytes,
-            checksum=written.checksum,
-        )
-        return OffloadRecord(
-            ledger_id=task.ledger_id,
-            attempt=attempt.attempt,
-            store=task.store,
-            path=attempt.path,
-            file_bytes=written.file_bytes,
-            entries=written.entries,
-            length_bytes=written.length_bytes,
-            checksum=written.checksum,
-            created_ms=task.created_ms,
-            closed_ms=task.closed_ms,
-            offloaded_ms=self._node.clock.now_ms(),
-        )
 
 
 def tasks_of(name: str, record: object) -> Iterator[LedgerTask]:

@@ -140,6 +140,8 @@ class HazardPlan:
     """A job moves closed ledgers to an object store (`offloads.py`)."""
     retention_s: float = 0.0
     """How long messages are kept once they are acked; 0: not at all."""
+    quota_s: int = 0
+    """Messages that are not acked for longer are evicted; 0: none. Longer than any run."""
 
 
 @dataclass(slots=True)
@@ -254,11 +256,14 @@ def add_hazards(plan: Plan) -> None:
         again_chance=rng.choice((0.0, 0.1, 0.4)),
         offloads=topics and rng.random() < 0.3,
         retention_s=rng.choice((0.0, 0.0, 3_600.0)),
+        quota_s=rng.choice((0, 0, 3_600)),
     )
     if not topics and rng.random() < 0.5:
         plan.quorum, plan.bookies = rng.choice((((3, 3, 2), 5), ((4, 3, 2), 5)))
     every = HAZARD_KINDS if topics else LEDGER_HAZARD_KINDS
     kinds = [kind for kind in every if rng.random() < 0.35] or [every[0]]
+    if plan.hazards.retention_s or plan.hazards.quota_s:
+        kinds.append("leap of all clocks")
     if plan.hazards.offloads:
         kinds += ["bad object store"] * 3
     span_s = max(plan.fault_phase_s, 6.0)

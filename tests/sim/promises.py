@@ -33,6 +33,8 @@ class Promises:
     def __init__(self) -> None:
         self.entries: dict[int, set[int]] = {}
         self.fences: dict[int, None] = {}
+        self.broken: list[str] = []
+        """What was seen at once."""
         self.on_fence: Callable[[], None] = lambda: None
         """Called when a bookie answers that it has fenced a ledger."""
         self.on_added: Callable[[int, Sequence[int]], None] = lambda *_: None
@@ -55,8 +57,12 @@ class Promises:
             on_added: OnAdded,
             recovery: bool = False,
         ) -> None:
+            late = ledger_id in self.fences and not recovery
+
             def added(error: BookieError | None) -> None:
                 if error is None:
+                    if late:
+                        self.broken.append(f"took entries of ledger {ledger_id} after its fence")
                     self.entries.setdefault(ledger_id, set()).update(entry_ids)
                     self.on_added(ledger_id, entry_ids)
                 on_added(error)
@@ -115,6 +121,8 @@ async def check_promises(world: "World", ledgers: dict[int, LedgerMetadata]) -> 
 
 async def _broken(node: "Node", ledgers: dict[int, LedgerMetadata]) -> str:
     bookie, promises = node.service.bookie, node.promises
+    if promises.broken:
+        return promises.broken[0]
     for ledger_id, entry_ids in sorted(promises.entries.items()):
         if ledger_id not in ledgers or not entry_ids:
             continue

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.ownership.bundles import Ring
-from magnetar.broker.ownership.records import OWNERSHIP_PREFIX, bundle_of_key
+from magnetar.broker.ownership.records import OWNERSHIP_PREFIX, bundle_of_key, decode_ownership
 from magnetar.broker.ownership.rings import namespace_key, policies_of
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.operations import Change
@@ -30,6 +30,8 @@ class StoreWatch:
     def __init__(self, store: MemoryStore, clients: Sequence["MetadataClient"]) -> None:
         self._store, self._clients = store, clients
         self._violated: Violated = lambda _: None
+        self.ended = 0
+        """How many leases ran out while their holders lived."""
         self.on_change: list[Callable[[Change], None]] = []
         """Called with every change that was made, in order."""
 
@@ -54,10 +56,18 @@ class StoreWatch:
             for one in changes:
                 for changed in self.on_change:
                     changed(one)
-                if one.before is None and one.key.startswith(OWNERSHIP_PREFIX):
-                    self._claimed(one.key)
+                if one.after is not None and one.key.startswith(OWNERSHIP_PREFIX):
+                    self._owned(one, one.after)
+                    if one.before is None:
+                        self._claimed(one.key)
 
         self._store._commit = committed  # type: ignore[method-assign]
+
+    def _owned(self, change: Change, record: Record) -> None:
+        """A claim goes when the lease of its owner ends."""
+        owner = decode_ownership(change.key, record.value)
+        if owner.lease_id != change.lease_id:
+            self._violated(f"{change.key} was claimed, and outlives its owner's lease")
 
     def _claimed(self, key: str) -> None:
         """A claim is of a bundle that its namespace has, and overlaps no other."""
@@ -80,6 +90,7 @@ class StoreWatch:
             lease = client.leases.get(lease_id)
             if lease is None or not client.process.alive or lease.lost:
                 continue
+            self.ended += 1
             left_s = lease.deadline - client.clock.monotonic()
             if left_s > LEASE_SLACK_S:
                 self._violated(

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tests.sim.client import PASSING, Client, Refused, Wire
 from tests.sim.history import History, Position, SubscriptionHistory, TopicHistory
+from tests.sim.keyed_order import KeyedOrder
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.batch import build_batch, messages_of
@@ -32,6 +33,7 @@ LATEST, EARLIEST = range(2)
 CUTS_S: Final = (0.0005, 0.003, 0.02, 0.3, 1.5)
 """About how long after a command its client closes the connection, where it does."""
 REST_S: Final = (2.0, 8.0)
+KEYS: Final = 7
 HOARDED_S_MAX: Final = 6.0
 """How long an ack is kept for the closing of its topic."""
 
@@ -54,6 +56,11 @@ class Habits:
         if self.calm or not self.cut_chance or rng.random() >= self.cut_chance:
             return None
         return rng.choice(CUTS_S) * rng.uniform(0.2, 1.5)
+
+
+def key_of(sequence: int) -> str:
+    """The key of a batch, by its first message."""
+    return str(sequence % KEYS)
 
 
 @dataclass(slots=True)
@@ -187,7 +194,7 @@ class Producer:
         metadata = pb.MessageMetadata(
             producer_name=self.name, sequence_id=first, publish_time=1_800_000_000_000
         )
-        metadata.partition_key = str(first % 7)
+        metadata.partition_key = key_of(first)
         command = pb.CommandSend(producer_id=self.number, sequence_id=first)
         payload = unit.payloads[0]
         if first != last:
@@ -216,6 +223,7 @@ class Producer:
         self._unreceipted.popleft()
         self._oldest_at = asyncio.get_running_loop().time()
         self._history.receipted(self._log, self.name, unit.sequences, position)
+        self._log.published(key_of(unit.sequences[0]), position)
         self._changed.set()
 
     def detached(self, redirect: str) -> None:
@@ -251,6 +259,8 @@ class Consumer:
         self._log: TopicHistory = history.topic(topic)
         self._of: SubscriptionHistory = self._log.subscription(subscription)
         self._acks = acks
+        if kind == KEY_SHARED and self._of.keyed is None:
+            self._of.keyed = KeyedOrder(f"{topic}/{subscription}", history.violated)
         self._wire: Wire | None = None
         self._gone = asyncio.Event()
         self._subscribed_at = 0.0
@@ -329,6 +339,8 @@ class Consumer:
         position = (message.message_id.ledgerId, message.message_id.entryId)
         metadata, messages = messages_of(payload)
         first = metadata.sequence_id
+        if self._of.keyed is not None:
+            self._of.keyed.delivered(metadata.partition_key, position, (self.name, self.number))
         for index, one in enumerate(messages):
             key = (metadata.producer_name, first + index)
             self._history.delivered(

@@ -29,6 +29,7 @@ from tests.sim.watching import Watching
 from tests.sim.workload import Consumer, Habits, Producer
 
 from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.ledger.writer import LedgerWriter
 
 START_S_MAX: Final = 60.0
 SETTLE_S_MAX: Final = 240.0
@@ -99,7 +100,13 @@ class World:
         await self.heal()
         await self.settle()
         stop_offloads(self)
+        if ended := self.metadata.watching.ended:
+            self.watching.counts["a lease ran out under a living holder"] = ended
         await check(self)
+
+    def writers(self) -> list[tuple[Node, LedgerWriter]]:
+        """Ledgers that are written without a topic."""
+        return []
 
     async def late_copy(self, rng: Random) -> None:
         """A fault of the world of ledgers."""

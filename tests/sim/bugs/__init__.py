@@ -13,7 +13,7 @@ from tests.sim.bugs.bug import Bug
 
 def all_bugs() -> dict[str, Bug]:
     """By name."""
-    from tests.sim.bugs import bookie, broker, hazards, instances, ledger
+    from tests.sim.bugs import bookie, broker, hazards, instances, ledger, topics
 
     found: Iterable[Bug] = (
         *ledger.BUGS,
@@ -21,6 +21,7 @@ def all_bugs() -> dict[str, Bug]:
         *broker.BUGS,
         *instances.BUGS,
         *hazards.BUGS,
+        *topics.BUGS,
     )
     return {bug.name: bug for bug in found}
 

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from tests.sim import offloads
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import (
     bookies,
@@ -21,11 +21,13 @@ from magnetar.autorecovery import decommission
 from magnetar.autorecovery.check_all import CheckRun
 from magnetar.broker.ownership.claims import Claims
 from magnetar.core.steady_clock import SteadyClock
+from magnetar.ledger import ensemble_change
 from magnetar.ledger.ensemble_change import EnsembleChange
+from magnetar.ledger.records import RecordChanged, swap
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.metadata.etcd.leases import EtcdLease
-from magnetar.metadata.store import Check, Operation
-from magnetar_spark.jobs.offload import attempts
+from magnetar.metadata.store import Check, Operation, Put
+from magnetar_spark.jobs.offload import attempts, writing
 
 
 class Unchecked:
@@ -55,6 +57,17 @@ def the_first_piece_is_not_awaited() -> None:
         return await copied(self)
 
     plant(EnsembleChange, "_copied", but_the_first)
+
+
+def a_change_overwrites_a_recovery() -> None:
+    async def over_whatever(context: Any, wanted: Any, revision: int) -> int:
+        while True:
+            try:
+                return await swap(context, wanted, revision)
+            except RecordChanged as changed:
+                revision = changed.revision
+
+    plant(ensemble_change, "swap", over_whatever)
 
 
 def acks_under_way_are_durable() -> None:
@@ -90,6 +103,29 @@ def claims_do_not_check_the_bundles() -> None:
     plant(Claims, "take", unchecked)
 
 
+class Unleased(Unchecked):
+    """A store whose keys outlive the leases that they are to go with."""
+
+    async def transact(self, operations: Sequence[Operation]) -> int:
+        left = [replace(one, lease_id=None) if isinstance(one, Put) else one for one in operations]
+        revision: int = await self._inner.transact(left)
+        return revision
+
+
+def claims_outlive_their_lease() -> None:
+    take = Claims.take
+
+    async def unleased(self: Claims, bundle: Any) -> Any:
+        store = self._store
+        self._store = Unleased(store)
+        try:
+            return await take(self, bundle)
+        finally:
+            self._store = store
+
+    plant(Claims, "take", unleased)
+
+
 def a_proof_counts_the_leaving_bookie() -> None:
     def counting(*args: Any, not_counting: object, **more: Any) -> CheckRun:
         return CheckRun(*args, **more)
@@ -105,7 +141,7 @@ def files_are_not_read_back() -> None:
     async def believed(*_: Any, **__: Any) -> None:
         return None
 
-    plant(offloads, "verify_file", believed)
+    plant(writing, "verify_file", believed)
 
 
 def commits_do_not_check_the_ledger() -> None:
@@ -127,6 +163,19 @@ BUGS: Final = (
         the_first_piece_is_not_awaited,
         0,
         together(ledgers(), quorum(3, 3, 2), bookies(5), faults("late quorum", count=12)),
+    ),
+    Bug(
+        "a change of ensemble overwrites a recovery",
+        "A recovery begins between a writer's read of the ledger's record and its write of the "
+        "new ensemble, which takes the record back: the ledger is written and ended at once.",
+        a_change_overwrites_a_recovery,
+        0,
+        together(
+            ledgers(),
+            quorum(3, 3, 2),
+            bookies(5),
+            faults("late quorum", "kill bookie", "pause broker", count=12),
+        ),
     ),
     Bug(
         "an ack under way is receipted",
@@ -153,6 +202,13 @@ BUGS: Final = (
         claims_do_not_check_the_bundles,
         0,
         together(topics(), faults("claims race a split", count=6)),
+    ),
+    Bug(
+        "a claim without a lease",
+        "A claim does not go with its owner's lease: nobody can take the bundle of a dead broker.",
+        claims_outlive_their_lease,
+        0,
+        together(topics(), faults("claims race a split", "expire lease", count=4)),
     ),
     Bug(
         "a proof counts the leaving bookie",

@@ -122,6 +122,17 @@ def many_rollovers() -> Lean:
     return lean
 
 
+def key_shared() -> Lean:
+    """Every topic has a Key_Shared subscription of three consumers, and steady traffic."""
+
+    def lean(plan: Plan) -> None:
+        for topic in plan.topics:
+            topic.subscriptions = (("work", 3, 3),)
+            topic.messages, topic.pace_s = 150, SPAN_S / 60
+
+    return lean
+
+
 def together(*leans: Lean) -> Lean:
     """One after the other."""
 
