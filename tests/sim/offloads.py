@@ -240,6 +240,8 @@ async def _bad_object_store(world: "World", fault: FaultPlan, rng: Random) -> No
             node.kill()
         case "late":
             world.metadata.late_from[node.name] = rng.uniform(0.3, 1.8)
+            await asyncio.sleep(rng.uniform(0.0, 3.0))
+            world.hurry_acks(None, 0.3)  # ledgers are trimmed while commits are on their way
         case _ if node.process is not None:
             node.process.pause()
     await asyncio.sleep(fault.for_s)

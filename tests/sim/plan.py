@@ -65,6 +65,9 @@ HAZARD_KINDS: Final = (
     "late renewals",
     "stop past the lease",
     "claims race a split",
+    "claims race a split",
+    "split bundle",
+    "split bundle",
     "decommission",
     "leap of all clocks",
 )
@@ -262,6 +265,8 @@ def add_hazards(plan: Plan) -> None:
         plan.quorum, plan.bookies = rng.choice((((3, 3, 2), 5), ((4, 3, 2), 5)))
     every = HAZARD_KINDS if topics else LEDGER_HAZARD_KINDS
     kinds = [kind for kind in every if rng.random() < 0.35] or [every[0]]
+    if "decommission" in kinds:
+        plan.bookies = max(plan.bookies, plan.quorum[0] + 1)
     if plan.hazards.retention_s or plan.hazards.quota_s:
         kinds.append("leap of all clocks")
     if plan.hazards.offloads:

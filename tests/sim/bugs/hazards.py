@@ -8,6 +8,7 @@ from typing import Any, Final
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import (
     bookies,
+    churn,
     faults,
     hazards,
     ledgers,
@@ -161,7 +162,7 @@ BUGS: Final = (
         "The first confirmed entry of a new ensemble has no ack quorum there when the change is "
         "recorded: a recovery that finds the record ends the ledger before it.",
         the_first_piece_is_not_awaited,
-        0,
+        3,
         together(ledgers(), quorum(3, 3, 2), bookies(5), faults("late quorum", count=12)),
     ),
     Bug(
@@ -169,7 +170,7 @@ BUGS: Final = (
         "A recovery begins between a writer's read of the ledger's record and its write of the "
         "new ensemble, which takes the record back: the ledger is written and ended at once.",
         a_change_overwrites_a_recovery,
-        0,
+        4,
         together(
             ledgers(),
             quorum(3, 3, 2),
@@ -182,7 +183,7 @@ BUGS: Final = (
         "An ack that changes nothing is answered at once, though the write of the one before it "
         "is still under way: the broker dies, and the message comes again.",
         acks_under_way_are_durable,
-        0,
+        15,
         together(
             topics(), hazards(again_chance=0.4), faults("kill at a receipt", count=5, for_s=3.0)
         ),
@@ -215,7 +216,7 @@ BUGS: Final = (
         "A bookie is proven to be empty with its own copies counted in: it goes, and its ledgers "
         "have a copy less.",
         a_proof_counts_the_leaving_bookie,
-        0,
+        2,
         together(topics(), bookies(5), many_rollovers(), faults("decommission", count=1)),
     ),
     Bug(
@@ -235,14 +236,14 @@ BUGS: Final = (
         "An upload is damaged, and the file is live without having been read: the bookies' "
         "copies are deleted, and the ledger is lost.",
         files_are_not_read_back,
-        0,
+        22,
         together(OFFLOADED, faults("bad object store", count=6, for_s=4.0)),
     ),
     Bug(
         "a commit does not check the ledger",
         "A ledger is trimmed while a job writes its file: the file is live for ever.",
         commits_do_not_check_the_ledger,
-        0,
-        together(OFFLOADED, faults("bad object store", "unload topic", count=14, for_s=4.0)),
+        22,
+        together(OFFLOADED, churn(hoard_chance=0.5), faults("bad object store", count=10)),
     ),
 )

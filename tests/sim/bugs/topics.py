@@ -64,14 +64,14 @@ BUGS: Final = (
         "Producers go on after a failed append: a later message gets in before the one that is "
         "sent again.",
         failed_appends_close_nobody,
-        0,
+        22,
         together(topics(), faults("most bookies down", "cut off bookies", count=6, for_s=3.0)),
     ),
     Bug(
         "a key moves before it has drained",
         "A consumer joins and gets a key at once, while another one has entries of it unacked.",
         keys_do_not_drain,
-        0,
+        1,
         together(KEYED, faults("unload topic", "resets", count=6)),
     ),
     Bug(
@@ -91,7 +91,7 @@ BUGS: Final = (
         "a failed write of a cursor is receipted",
         "An ack is receipted though no ack quorum has stored the cursor's entry.",
         a_failed_cursor_write_is_done,
-        0,
+        14,
         together(
             topics(),
             bookies(4),
@@ -102,7 +102,7 @@ BUGS: Final = (
         "quotas go by the wall clock",
         "All wall clocks leap ahead by hours: a backlog that is seconds old is evicted.",
         ages_go_by_the_wall_clock,
-        0,
+        3,
         together(
             topics(),
             hazards(quota_s=3_600),
