@@ -34,8 +34,8 @@ LATE_S_MAX: Final = 1.8
 
 
 async def _claims_race(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """One broker's claim is on its way for long; another claims the bundle and splits it, or
-    deletes the namespace, or the claimant's leases end."""
+    """One broker's claim, or the answer, is on its way for long; another claims the bundle and
+    splits it, or deletes the namespace, or the claimant's leases end."""
     able = [node for node in world.brokers if node.ready and node.alive]
     if len(able) < 2:
         return
@@ -48,9 +48,10 @@ async def _claims_race(world: "World", fault: FaultPlan, rng: Random) -> None:
         return
     record = Record(namespace_key(name), stored.value, stored.revision)
     bundle = rng.choice(Ring.of(name, policies_of(record)).bundles)
-    what = rng.choice(("delete", "delete", "split", "split", "split", "end the lease of"))
-    world.tell(f"{late.name} is late to claim {bundle}, and {quick.name} is to {what} it first")
-    world.metadata.late_from[late.name] = rng.uniform(0.2, LATE_S_MAX)
+    what = rng.choice(("delete", "delete", "split", "split", "split", "lease", "answer"))
+    world.tell(f"{late.name} is late to claim {bundle}: {what}, by {quick.name} if not the store")
+    late_s = world.metadata.late_to if what == "answer" else world.metadata.late_from
+    late_s[late.name] = rng.uniform(0.2, LATE_S_MAX)
     _start(late, lambda: _take(world, late, bundle))
     await asyncio.sleep(rng.uniform(0.0, 0.05))
     if what == "delete":
@@ -60,7 +61,7 @@ async def _claims_race(world: "World", fault: FaultPlan, rng: Random) -> None:
     else:
         end_leases(world, late)
     await asyncio.sleep(LATE_S_MAX)
-    world.metadata.late_from.pop(late.name, None)
+    late_s.pop(late.name, None)
 
 
 async def _created(world: "World", name: NamespaceName) -> None:

@@ -57,7 +57,7 @@ def disagreement(world: "World") -> str:
                 return f"{name}/{cursor} is in ledger {its.ledger_id}, which does not exist"
     if leaked := sorted(ledgers - known):
         return f"ledgers {leaked} exist, and no record has them"
-    return _served(world)
+    return _claims(world) or _served(world)
 
 
 def trimmed_early(world: "World") -> str:
@@ -84,6 +84,18 @@ def _cursors(world: "World", name: str) -> dict[str, CursorRecord]:
         for key, one in world.metadata.store._records.items()
         if key.startswith(prefix)
     }
+
+
+def _claims(world: "World") -> str:
+    """What a broker takes for its own is its own in the store."""
+    for node in world.brokers:
+        if not node.alive or node.service is None:
+            continue
+        for claim in node.service.cluster_ownership.claims.all.values():
+            record = world.metadata.store._records.get(claim.key)
+            if record is None or record.revision != claim.revision:
+                return f"{node.name} has {claim.bundle}, which the store does not say"
+    return ""
 
 
 def _served(world: "World") -> str:

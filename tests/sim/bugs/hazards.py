@@ -60,6 +60,23 @@ def the_first_piece_is_not_awaited() -> None:
     plant(EnsembleChange, "_copied", but_the_first)
 
 
+def the_first_entry_is_not_sent_again() -> None:
+    switch = EnsembleChange._switch
+
+    def but_the_first(self: EnsembleChange, layout: Any) -> None:
+        writer = self._writer
+        pieces = [one for one in (*writer.late, *writer.pending) if one.first == layout.first_entry]
+        before = [(one.want, one.need, one.sent) for one in pieces]
+        for piece in pieces:
+            for replica in layout.replicas:
+                piece.sent |= replica.bit
+        switch(self, layout)
+        for piece, (want, need, sent) in zip(pieces, before, strict=True):
+            piece.want, piece.need, piece.sent = want, need, sent
+
+    plant(EnsembleChange, "_switch", but_the_first)
+
+
 def a_change_overwrites_a_recovery() -> None:
     async def over_whatever(context: Any, wanted: Any, revision: int) -> int:
         while True:
@@ -163,6 +180,14 @@ BUGS: Final = (
         "recorded: a recovery that finds the record ends the ledger before it.",
         the_first_piece_is_not_awaited,
         3,
+        together(ledgers(), quorum(3, 3, 2), bookies(5), faults("late quorum", count=12)),
+    ),
+    Bug(
+        "the first entry of a new ensemble is not sent to it",
+        "A change of ensemble sends what lies behind its first entry, and that one counts the "
+        "acks of the former bookies.",
+        the_first_entry_is_not_sent_again,
+        0,
         together(ledgers(), quorum(3, 3, 2), bookies(5), faults("late quorum", count=12)),
     ),
     Bug(
