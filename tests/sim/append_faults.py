@@ -1,4 +1,4 @@
-"""Faults that make appends fail: at a change of ensemble, by a fence, with most bookies gone.
+"""Faults that make appends fail, cursors unreadable and leases late.
 
 `late quorum` and `fail at the swap` act at exact moments, so they watch what bookies store and
 when a writer swaps its ledger's record.
@@ -67,7 +67,7 @@ def writer_of(world: "World", topic: str) -> tuple[Node, LedgerWriter] | None:
 
 
 async def _most_bookies_down(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """Fewer bookies live than an ack quorum has: whatever is appended fails."""
+    """Fewer bookies live than an ack quorum has, so every append fails."""
     count = len(world.bookies) - world.plan.quorum[2] + 1
     for _ in range(rng.choice((1, 2, 4))):
         await down_for(world, rng.sample(world.bookies, count), rng.uniform(0.1, DOWN_S_MAX))
@@ -75,7 +75,7 @@ async def _most_bookies_down(world: "World", fault: FaultPlan, rng: Random) -> N
 
 
 async def _fence_ledger(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """A process that takes itself for the owner ends the ledger that a topic's owner writes."""
+    """Another process recovers, and so fences, the ledger that a topic's owner writes."""
     found = writer_of(world, rng.choice(world.topic_names())) if world.topic_names() else None
     if found is None:
         return
@@ -129,7 +129,7 @@ def watch_swaps(world: "World") -> None:
 
 
 async def _fail_at_the_swap(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """A bookie is killed for another one to replace it, and a third fails as the swap is made."""
+    """A bookie dies, so that its ledgers change their ensembles; another one dies at the swap."""
     moment = rng.choice(("before", "at", "after"))
     armed = asyncio.get_running_loop().create_future()
 
@@ -160,7 +160,7 @@ async def _fail_at_the_swap(world: "World", fault: FaultPlan, rng: Random) -> No
 
 
 async def _cursors_unreadable(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """Bookies do not read the ledgers of a topic's cursors, or late, while it is opened again."""
+    """Bookies refuse reads of cursor ledgers, or delay them, while a topic is opened again."""
     topics = world.topic_names()
     node = owner_of(world, topic := rng.choice(topics)) if topics else None
     if node is None or node.process is None or node.admin is None:
@@ -187,8 +187,10 @@ async def _cursors_unreadable(world: "World", fault: FaultPlan, rng: Random) -> 
 
 
 async def _kill_at_a_receipt(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """A broker dies as soon as a client has the receipt of an ack; disks are slow, so that the
-    write of a receipt that was given too early is still under way."""
+    """A broker dies as soon as a client has the receipt of an ack.
+
+    Disks are slow: if the receipt came too early, its write is still under way.
+    """
     armed = asyncio.get_running_loop().create_future()
 
     def receipted(topic: str) -> None:
@@ -223,7 +225,7 @@ async def _late_renewals(world: "World", fault: FaultPlan, rng: Random) -> None:
 
 
 async def _stop_past_the_lease(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """SIGSTOP for longer than the lease: the broker goes on with all that it held before."""
+    """SIGSTOP for longer than the lease; then the broker continues with its former claims."""
     node = rng.choice(world.brokers)
     if not node.alive or node.process is None or node.process.paused:
         return

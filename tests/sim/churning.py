@@ -12,6 +12,7 @@ from tests.sim.loop import Process
 from tests.sim.metadata import MetadataClient
 from tests.sim.offloads import prepare_offloads
 from tests.sim.plan import TopicPlan
+from tests.sim.quorum_watch import watch_quorums
 
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.resources import Resources
@@ -29,6 +30,7 @@ def prepare(world: "World") -> None:
     """Before anything runs: what is watched, and the size at which cursor ledgers are rolled."""
     watch_fences(world)
     watch_swaps(world)
+    watch_quorums(world)
     prepare_offloads(world)
     world.watching.watch_steps()
     if size_bytes := world.plan.churn.cursor_bytes:

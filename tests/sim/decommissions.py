@@ -1,7 +1,7 @@
-"""A bookie is emptied, proven, taken away, and replaced by an empty one of the same name.
+"""Decommissions a bookie, and replaces it by an empty one of the same name.
 
-The operator asks for the proof early, too: it must refuse until every ledger has all its copies on
-other bookies. So each proof that is given is held against the bookies' disks at once.
+The operator also asks for the proof early: it must fail until every ledger has all its copies on
+other bookies. So each proof that succeeds is compared with the bookies' disks at once.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ async def _decommission(world: "World", fault: FaultPlan, rng: Random) -> None:
 
 
 async def _emptied(world: "World", operator: Node, leaving: Node) -> bool:
-    """Whether the proof was given, and nothing came to the bookie meanwhile."""
+    """Whether the proof succeeded, and the bookie received nothing meanwhile."""
     store = MetadataClient(world.metadata, operator.clock)
     bookies = registered_bookies(operator, store)
     await bookies.start()

@@ -1,7 +1,7 @@
-"""The product's own etcd leases, over a simulated etcd: what `EtcdLease` counts is under test.
+"""Runs the product's own `EtcdLease` over a simulated etcd member, to test how it counts time.
 
-The calls of `EtcdClient` travel as the other requests of a process do (`metadata.MetadataClient`):
-late, cut off, answered in vain. The table of leases behind them is the store's.
+The calls of `EtcdClient` travel as the other requests of a process do (`metadata.MetadataClient`),
+so they are delayed, cut off and lost. The simulated store holds the table of leases.
 """
 
 from collections.abc import Awaitable, Callable

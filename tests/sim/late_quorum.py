@@ -1,8 +1,8 @@
-"""An entry that is confirmed by just an ack quorum, of which a bookie then dies with a laggard.
+"""Confirms an entry by just an ack quorum, then kills one bookie of that quorum and a laggard.
 
-The ensemble changes from that very entry on, and the new bookies get it late. Meanwhile another
-process ends the ledger, without those that confirmed the entry: it must not end it before the
-entry, whatever the record says by then.
+The ensemble changes from that very entry on, and the new bookies get the entry late. Meanwhile
+another process ends the ledger without reaching the bookies that confirmed the entry. It must not
+end the ledger before the entry.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ DOWN_S: Final = 2.0
 
 
 async def late_quorum(world: "LedgerWorld", rng: Random) -> None:
-    """See the module's text; nothing where no ledger is written that way."""
+    """Plays the fault once; does nothing if no ledger has bookies to spare."""
     able = [
         (node, writer)
         for node, writer in world.writing.values()
@@ -67,7 +67,7 @@ def _cut_once_stored(
     entry_id: int,
     cuts: list[tuple[str, str]],
 ) -> None:
-    """The bookie gets nothing of the ledger behind this entry."""
+    """Cuts the writer off from the bookie as soon as the bookie has stored the entry."""
 
     def added(ledger_id: int, entry_ids: Sequence[int]) -> None:
         if ledger_id == writer.ledger_id and entry_id in entry_ids:

@@ -1,8 +1,8 @@
 """The object store of a run: files in memory, on a host of its own, behind `obstore`'s functions.
 
-The product opens an S3 store and calls `obstore`; `install` puts this store in its place, in the
-process of one run. It answers late, refuses, keeps an upload that was cut short, or deletes without
-an answer, as `ObjectStore`'s fields say. What it must never be asked for is judged as it happens.
+The product opens an S3 store and calls `obstore`; `install` replaces it in the process of one run.
+The store answers late, refuses requests, damages uploads, or deletes without an answer, as the
+fields of `ObjectStore` say. It reports a deletion of a live file at once.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Stored:
     data: bytes
     written_ms: int
     whole: bool = True
-    """It is what was sent."""
+    """The file is as its writer sent it."""
 
 
 class Ranged(bytes):
@@ -59,7 +59,7 @@ class Ranged(bytes):
 
 
 class ObjectStore:
-    """See the module's text."""
+    """The files of one run, and how their requests fare."""
 
     def __init__(
         self, loop: SimLoop, metadata: "MetadataServer", violated: Callable[[str], None]
@@ -72,7 +72,7 @@ class ObjectStore:
         self.refuse_chance = 0.0
         """That a request is refused; a deletion that is refused may have been done."""
         self.torn_chance = 0.0
-        """That an upload is not what was sent, and is answered as if it were."""
+        """That an upload is damaged, and is answered as if it were whole."""
         self._metadata, self._violated = metadata, violated
 
     def live_paths(self) -> set[str]:

@@ -33,6 +33,10 @@ class Promises:
     def __init__(self) -> None:
         self.entries: dict[int, set[int]] = {}
         self.fences: dict[int, None] = {}
+        self._asked: dict[int, set[int]] = {}
+        """Entries that reached the bookie in its current life."""
+        self._former: dict[int, set[int]] = {}
+        """Entries that reached it in former lives: a journal may hold them without an answer."""
         self.broken: list[str] = []
         """What was seen at once."""
         self.on_fence: Callable[[], None] = lambda: None
@@ -43,8 +47,15 @@ class Promises:
         """Ledgers whose entries the bookie reads late (`late_s`), or not at all."""
         self.late_s = 0.0
 
+    def may_hold(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the bookie has answered for the entry, or may have replayed it."""
+        return any(entry_id in of.get(ledger_id, ()) for of in (self.entries, self._former))
+
     def watch(self, bookie: LocalBookie) -> None:
         """Notes what the bookie answers from now on."""
+        for ledger_id, asked in self._asked.items():
+            self._former.setdefault(ledger_id, set()).update(asked)
+        self._asked.clear()
         add, end, read = bookie.add_entries, bookie.ledger_end, bookie.read_entries
         drop = bookie.drop_copies
 
@@ -57,6 +68,7 @@ class Promises:
             on_added: OnAdded,
             recovery: bool = False,
         ) -> None:
+            self._asked.setdefault(ledger_id, set()).update(entry_ids)
             late = ledger_id in self.fences and not recovery
 
             def added(error: BookieError | None) -> None:

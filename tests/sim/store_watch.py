@@ -1,8 +1,7 @@
-"""What must hold in the metadata store at every moment: claims of bundles, and leases.
+"""Judges every claim of a bundle as it is written, and every lease as it runs out.
 
-Ledgers are fenced and records compared, so two owners of one bundle do little harm for some time,
-and nobody would see them in the end. So every claim is judged as it is written, and every lease as
-it runs out.
+Fences and compare-and-swap bound the harm of two owners of one bundle, so a check at the end of a
+run would miss them.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ LEASE_SLACK_S: Final = 1e-3
 
 
 class StoreWatch:
-    """Of one store and all of its clients; silent until `start`."""
+    """Judges the changes of one store; silent until `start`."""
 
     def __init__(self, store: MemoryStore, clients: Sequence["MetadataClient"]) -> None:
         self._store, self._clients = store, clients

@@ -20,6 +20,7 @@ from magnetar.ledger import recovery
 from magnetar.ledger.asking import ask_end, ask_entries
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.explicit_lac import ExplicitLac
+from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.ledger.replicas import Replica
 from magnetar.ledger.replicated_writer import ReplicatedWriter
@@ -184,7 +185,24 @@ ROUGH: Final = faults(
     "pause bookie", "slow network", "cut one way", "isolate", "kill bookie", count=10
 )
 
+
+def recovered_entries_are_not_written_back() -> None:
+    async def found(
+        self: recovery._Recovery, metadata: LedgerMetadata, *_: object
+    ) -> LedgerMetadata:
+        return metadata
+
+    plant(recovery._Recovery, "_store", found)
+
+
 BUGS: Final = (
+    Bug(
+        "a recovery does not write back",
+        "A recovery ends the ledger behind an entry that it found on one bookie alone.",
+        recovered_entries_are_not_written_back,
+        0,
+        together(ledgers(), quorum(3, 3, 2), faults("late copy", "stalls", count=10)),
+    ),
     Bug(
         "recovery reads do not fence",
         "A bookie that recovery asks for an entry answers that it has none, and takes it from the "

@@ -15,8 +15,10 @@ from tests.sim.bugs.leaning import (
 )
 
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
+from magnetar.broker.dispatch.waiting import WaitingLines
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.steady_clock import SteadyClock
+from magnetar.managed_ledger import trimming
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
@@ -30,6 +32,25 @@ def failed_appends_close_nobody() -> None:
 
 def keys_do_not_drain() -> None:
     plant(KeySharedDispatcher, "_joined", KeySharedDispatcher._line_up_all)
+
+
+def what_comes_back_goes_behind() -> None:
+    park = WaitingLines.park
+
+    def behind(self: WaitingLines, position: Any, sticky_hash: int) -> bool:
+        line = self.by_hash.get(sticky_hash)
+        if line is None:
+            return park(self, position, sticky_hash)
+        self._count += 1
+        line.append(position)
+        return False
+
+    plant(WaitingLines, "park", behind)
+
+
+def ledgers_are_trimmed_an_entry_early() -> None:
+    consumed = trimming.consumed
+    plant(trimming, "consumed", lambda index, rank: consumed(index, rank + 1))
 
 
 def an_unreadable_cursor_holds_nothing_back() -> None:
@@ -73,6 +94,20 @@ BUGS: Final = (
         keys_do_not_drain,
         1,
         together(KEYED, faults("unload topic", "resets", count=6)),
+    ),
+    Bug(
+        "entries that come back go behind",
+        "A consumer leaves; its entries of a key go behind later ones of that key that wait.",
+        what_comes_back_goes_behind,
+        15,
+        together(KEYED, faults("unload topic", "resets", count=6)),
+    ),
+    Bug(
+        "a ledger is trimmed an entry early",
+        "A ledger goes while its last entry is unacked.",
+        ledgers_are_trimmed_an_entry_early,
+        10,
+        together(topics(), many_rollovers(), churn(hoard_chance=0.2), faults("resets", count=4)),
     ),
     Bug(
         "an unreadable cursor holds nothing back",
