@@ -5,6 +5,7 @@ process starts itself again.
 """
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -50,6 +51,7 @@ def main() -> int:
     bug = bug_of(arguments.bug)
     run_seed = partial(simulate, bug=bug, planted=not arguments.without)
     if arguments.seed is not None:
+        gc.disable()  # as `run_forked` has it: a collection ends what a killed process left
         result = run_seed(arguments.seed, trace=arguments.trace)
         show(result, arguments.bug)
         return 1 if result.violations else 0
