@@ -272,7 +272,7 @@ def add_hazards(plan: Plan) -> None:
     if plan.hazards.offloads:
         kinds += ["bad object store"] * 3
     span_s = max(plan.fault_phase_s, 6.0)
-    for _ in range(rng.choice((0, 2, 3, 5))):
+    for _ in range(rng.choice((0, 1, 2, 4))):
         at_s, for_s = rng.uniform(0.2, span_s), min(1.0 + rng.expovariate(0.4), 10.0)
         plan.faults.append(FaultPlan(rng.choice(kinds), at_s, for_s, rng.randrange(1 << 30)))
     plan.faults.sort(key=lambda fault: fault.at_s)
