@@ -71,6 +71,16 @@ async def broker_main(node: Node, world: "World") -> None:
     if plan.ages:
         every = AGES_EVERY_S / 60
         settings = replace(SETTINGS, message_ttl_s=MESSAGE_TTL_S, ttl_check_interval_minutes=every)
+    if plan.hazards.retention_s:
+        kept = round(plan.hazards.retention_s / 60)
+        settings = replace(settings, retention_minutes=kept, retention_size_mb=-1)
+    if plan.hazards.quota_s:
+        settings = replace(
+            settings,
+            backlog_quota_s=plan.hazards.quota_s,
+            backlog_quota_action="consumer_backlog_eviction",
+            backlog_quota_check_interval_s=AGES_EVERY_S,
+        )
     service = BrokerService(settings, store, factory, clock, session=session)
     await bookies.start()
     await service.start(

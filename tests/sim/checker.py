@@ -29,6 +29,10 @@ async def check(world: "World") -> None:
                 break
         if plan.audited:
             await _check_log(world, topic)
+    for of in history.topics.values():
+        for subscription in of.subscriptions.values():
+            if subscription.keyed is not None and subscription.keyed.moves:
+                world.watching.counts["a key moved to another consumer"] += 1
     await check_copies(world)
 
 

@@ -85,10 +85,11 @@ async def _expire_lease(world: "World", fault: FaultPlan, rng: Random) -> None:
     if not node.alive or node.store is None:
         return
     world.hurry_acks(None, HURRY_S)
-    _end_leases(world, node)
+    end_leases(world, node)
 
 
-def _end_leases(world: "World", node: Node) -> None:
+def end_leases(world: "World", node: Node) -> None:
+    """Ends all leases of a node in the store."""
     if node.store is None:
         return
     world.tell(f"the leases of {node.name} are ended")
@@ -124,7 +125,7 @@ async def _writes_under_way(world: "World", fault: FaultPlan, rng: Random) -> No
     if rng.random() < 0.7:
         world.metadata.writes = Writes()
     if what == "lease":
-        _end_leases(world, node)
+        end_leases(world, node)
     elif node.alive:
         unload = node.admin.unload_bundle if what == "bundle" else node.admin.unload_topic
         node.process.start(unload(topic), "unload")

@@ -3,13 +3,16 @@
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from tests.sim.append_faults import watch_swaps
 from tests.sim.churn import Churner
 from tests.sim.churn_faults import owner_of
 from tests.sim.clocks import SimClock
 from tests.sim.fences import watch_fences
 from tests.sim.loop import Process
 from tests.sim.metadata import MetadataClient
+from tests.sim.offloads import prepare_offloads
 from tests.sim.plan import TopicPlan
+from tests.sim.quorum_watch import watch_quorums
 
 from magnetar.broker.namespace_policies import default_policies
 from magnetar.broker.resources import Resources
@@ -26,6 +29,9 @@ RELOAD_S_MAX: Final = 30.0
 def prepare(world: "World") -> None:
     """Before anything runs: what is watched, and the size at which cursor ledgers are rolled."""
     watch_fences(world)
+    watch_swaps(world)
+    watch_quorums(world)
+    prepare_offloads(world)
     world.watching.watch_steps()
     if size_bytes := world.plan.churn.cursor_bytes:
         cursor_log.LEDGER_BYTES_MIN  # noqa: B018  # it must be there

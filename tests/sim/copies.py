@@ -135,3 +135,14 @@ async def _leftovers(world: "World", ledgers: dict[int, LedgerMetadata]) -> str:
         if former := sorted(one.ledger_id for one in known if is_former(one, identity)):
             return f"{node.name} keeps copies of ledgers {former} whose records name others"
     return ""
+
+
+async def lack_without(world: "World", leaving: Node, held: frozenset[int]) -> str:
+    """Which of these ledgers, if closed, lacks copies once this bookie is gone."""
+    nodes = {one: node for one, node in _nodes(world).items() if node is not leaving}
+    for metadata in _ledgers(world).values():
+        if metadata.ledger_id not in held or metadata.state is not LedgerState.CLOSED:
+            continue
+        if lack := await _unproved(metadata, nodes):
+            return f"ledger {metadata.ledger_id}: {lack}"
+    return ""

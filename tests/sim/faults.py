@@ -8,8 +8,12 @@ import asyncio
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from tests.sim.append_faults import APPEND_FAULTS
 from tests.sim.churn_faults import CHURN_FAULTS, Play, cut_for
+from tests.sim.claim_races import CLAIM_RACES
+from tests.sim.decommissions import DECOMMISSIONS
 from tests.sim.nodes import Node
+from tests.sim.offloads import OFFLOAD_FAULTS
 from tests.sim.plan import FaultPlan
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ BETWEEN_STALLS_S: Final = 0.4
 FLIPPED_BITS_MAX: Final = 3
 LEAPS_MS: Final = (-31_536_000_000, -7_200_000, 7_200_000, 31_536_000_000)
 """Two hours and a year: more than `brokers.MESSAGE_TTL_S`."""
+LEAP_SPREAD_MS: Final = 7_000_000
 STOP_S_MAX: Final = 30.0
 STEPS_MAX: Final = 40
 FLIPPED_BEHIND_BYTES: Final = 6 << 10
@@ -264,6 +269,18 @@ async def _clock_jump(world: "World", fault: FaultPlan, rng: Random) -> None:
     node.jump_clock(jump_ms)
 
 
+async def _leap_of_all_clocks(world: "World", fault: FaultPlan, rng: Random) -> None:
+    """Every node's wall clock leaps, each by another time, until it is put right."""
+    clocks = [node.clock for node in world.nodes.values()]
+    leaps = [rng.choice(LEAPS_MS) + rng.randrange(-LEAP_SPREAD_MS, LEAP_SPREAD_MS) for _ in clocks]
+    world.tell(f"all wall clocks leap, by {[leap // 3_600_000 for leap in leaps]} hours")
+    for clock, leap_ms in zip(clocks, leaps, strict=True):
+        clock.skew_ms += leap_ms
+    await asyncio.sleep(fault.for_s)
+    for clock, leap_ms in zip(clocks, leaps, strict=True):
+        clock.skew_ms -= leap_ms
+
+
 async def _resets(world: "World", fault: FaultPlan, rng: Random) -> None:
     world.tell(f"connections are reset for {fault.for_s:.2f} s")
     end = world.loop.now + fault.for_s
@@ -322,4 +339,9 @@ FAULTS: Final[dict[str, Play]] = {
     "stop broker": _stop(False),
     "stop bookie": _stop(True),
     **CHURN_FAULTS,
+    **APPEND_FAULTS,
+    **CLAIM_RACES,
+    **DECOMMISSIONS,
+    **OFFLOAD_FAULTS,
+    "leap of all clocks": _leap_of_all_clocks,
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.sim.keyed_order import KeyedOrder
 from tests.sim.recording import Recording
 
 Position = tuple[int, int]
@@ -56,12 +57,16 @@ class SubscriptionHistory:
     acks_sent: set[Position] = field(default_factory=set)
     undone: int = 0
     """Seeks so far: what was acked before one may come again."""
+    keyed: KeyedOrder | None = None
+    """Of a Key_Shared subscription that nobody deletes."""
     held: dict[Position, None] = field(default_factory=dict)
     """Delivered, and nobody has acked it yet: where its consumer goes, it must come again."""
 
     def ack_sent(self, position: Position, *, cumulative: bool) -> None:
         """A consumer has sent an ack."""
         self.acks_sent.add(position)
+        if self.keyed is not None:
+            self.keyed.acked(position)
         self.held.pop(position, None)
         if cumulative:
             self.held = {one: None for one in self.held if one > position}
@@ -100,6 +105,12 @@ class TopicHistory:
         index: int = 0,
     ) -> None:
         self.sent[producer, sequence] = Sent(payload, now, key=key, index=index)
+
+    def published(self, key: str, position: Position) -> None:
+        """A producer has the receipt of an entry."""
+        for subscription in self.subscriptions.values():
+            if subscription.keyed is not None:
+                subscription.keyed.published(key, position)
 
     @property
     def unreceipted(self) -> int:

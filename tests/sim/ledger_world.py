@@ -19,6 +19,7 @@ from tests.sim.bookies import registered_bookies
 from tests.sim.brokers import ledger_settings
 from tests.sim.copies import check_copies
 from tests.sim.faults import play
+from tests.sim.late_quorum import late_quorum
 from tests.sim.metadata import MetadataClient
 from tests.sim.nodes import Node
 from tests.sim.world import World
@@ -72,6 +73,9 @@ class LedgerWorld(World):
     def member_main(self, node: Node) -> Coroutine[Any, Any, None]:
         return ledger_main(node, self)
 
+    def writers(self) -> list[tuple[Node, LedgerWriter]]:
+        return [one for one in self.writing.values() if one[1].error is None]
+
     def log(self, ledger_id: int) -> LedgerLog:
         return self.logs.setdefault(ledger_id, LedgerLog())
 
@@ -119,6 +123,15 @@ class LedgerWorld(World):
             self.network.heal(*cut)
             await asyncio.sleep(rng.uniform(0.2, 1.2))
         self.network.heal(*unseen)
+
+    async def end_by(self, ender: Node, ledger_id: int) -> None:
+        """Has another process begin to end the ledger."""
+        if ender.process is not None and ender.alive and ender.service is not None:
+            ending = end_ledger(self, ender.service, ledger_id, ender.name)
+            ender.process.start(ending, "end a ledger")
+
+    async def late_quorum(self, rng: Random) -> None:
+        await late_quorum(self, rng)
 
     async def _stored(self, bookie: Node, ledger_id: int, entry_id: int) -> None:
         for _ in range(WAITS_MAX):

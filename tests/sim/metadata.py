@@ -11,18 +11,22 @@ that compacts tells them Compacted, as one that fell behind.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, Self, TypeVar
 
 from tests.sim.clocks import SimClock
+from tests.sim.etcd_leases import grant_etcd_lease
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.network import Network
+from tests.sim.store_watch import StoreWatch
 
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
+from magnetar.metadata.etcd.client import EtcdClient
+from magnetar.metadata.etcd.leases import EtcdLease
 from magnetar.metadata.leases import LocalLease
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.operations import leases_named
@@ -89,6 +93,14 @@ class MetadataServer:
         self.answers_lost = 0
         self.calls = 0
         self.on_call: Callable[[str, str], None] | None = None
+        self.late_from: dict[str, float] = {}
+        """Hosts whose writes arrive so many seconds late."""
+        self.late_to: dict[str, float] = {}
+        """Hosts to which answers are late, by about so many seconds."""
+        self.etcd_leases = False
+        """Whether clients' leases are those of the product's etcd client (`etcd_leases.py`)."""
+        self.clients: list[MetadataClient] = []
+        self.watching = StoreWatch(self.store, self.clients)
 
     # -- faults ----------------------------------------------------------------------------
 
@@ -142,6 +154,8 @@ class MetadataServer:
         when = self.loop.now
         if fare.happens(fare.slow_chance, rng):
             when += fare.slow_s * rng.uniform(0.5, 1.5)
+        if (late_s := self.late_to.get(source.host)) is not None:
+            when += late_s * rng.uniform(0.7, 1.0)
         if self.network.passes(HOST, source.host):
             when += self.network.latency(HOST, source.host)
             self.loop.at(when, source.post, reply, result, error)
@@ -290,7 +304,18 @@ class MetadataClient:
         self._arrived = 0.0
         self.closed = False
         self._watches: list[SimWatch] = []
-        self._leases: dict[int, SimLease] = {}
+        self._leases: dict[int, SimLease | EtcdLease] = {}
+        self.etcd: EtcdClient | None = None
+        server.clients.append(self)
+
+    @property
+    def process(self) -> Process:
+        return self._process
+
+    @property
+    def leases(self) -> Mapping[int, "SimLease | EtcdLease"]:
+        """By id, also those that have ended."""
+        return self._leases
 
     # -- how calls travel ------------------------------------------------------------------
 
@@ -308,6 +333,8 @@ class MetadataClient:
             arrives += loop.rng.uniform(0.0, fare.late_s)
         else:
             self._arrived = arrives = max(arrives, self._arrived + 1e-7)
+        if writes:
+            arrives += self.server.late_from.get(self._process.host, 0.0)
         loop.at(arrives, self._arrive, work, future, 0, writes)
         return future
 
@@ -380,7 +407,11 @@ class MetadataClient:
     async def revision(self) -> int:
         return await self.call(lambda store: store.revision())
 
-    async def grant_lease(self, ttl_s: float) -> SimLease:
+    async def grant_lease(self, ttl_s: float) -> "SimLease | EtcdLease":
+        if self.server.etcd_leases:
+            lease_of_etcd = await grant_etcd_lease(self, ttl_s)
+            self._leases[lease_of_etcd.id] = lease_of_etcd
+            return lease_of_etcd
         asked = self.clock.monotonic()
         lease = await self.call(lambda store: store.grant_lease(ttl_s))
         held = self._leases[lease.id] = SimLease(self, lease.id, ttl_s, asked + ttl_s)

@@ -55,6 +55,26 @@ CHURN_KINDS: Final = (
 )
 """Faults that close topics, move bundles and leave writes under way, drawn beside the others."""
 
+HAZARD_KINDS: Final = (
+    "most bookies down",
+    "most bookies down",
+    "fence a ledger",
+    "fail at the swap",
+    "cursors unreadable",
+    "kill at a receipt",
+    "late renewals",
+    "stop past the lease",
+    "claims race a split",
+    "claims race a split",
+    "split bundle",
+    "split bundle",
+    "decommission",
+    "leap of all clocks",
+)
+"""Faults of a kind that others seldom come to: drawn beside them, in runs of topics."""
+LEDGER_HAZARD_KINDS: Final = ("most bookies down", "fail at the swap", "late quorum", "late quorum")
+
+HAZARDS: Final = 0x4A2D
 CHURN: Final = 0xC4B2
 AGES: Final = 0xA6E5
 AGES_CHANCE: Final = 0.3
@@ -112,6 +132,22 @@ class ChurnPlan:
 
 
 @dataclass(slots=True)
+class HazardPlan:
+    """What else may go wrong; nothing by default."""
+
+    etcd_leases: bool = False
+    """Leases are those of the product's etcd client (`etcd_leases.py`)."""
+    again_chance: float = 0.0
+    """That a client acks a message twice, and awaits the second receipt only."""
+    offloads: bool = False
+    """A job moves closed ledgers to an object store (`offloads.py`)."""
+    retention_s: float = 0.0
+    """How long messages are kept once they are acked; 0: not at all."""
+    quota_s: int = 0
+    """Messages that are not acked for longer are evicted; 0: none. Longer than any run."""
+
+
+@dataclass(slots=True)
 class Plan:
     """One run."""
 
@@ -131,6 +167,7 @@ class Plan:
     """Idle writers tell their bookies what is confirmed; others read open ledgers."""
     weather: Weather = field(default_factory=Weather)
     churn: ChurnPlan = field(default_factory=ChurnPlan)
+    hazards: HazardPlan = field(default_factory=HazardPlan)
 
     @property
     def fault_phase_s(self) -> float:
@@ -209,6 +246,34 @@ def add_churn(plan: Plan) -> None:
     kinds = [kind for kind in CHURN_KINDS if rng.random() < 0.35] or ["unload topic"]
     for _ in range(rng.choice((1, 2, 4, 6))):
         at_s, for_s = rng.uniform(0.2, span_s), min(1.0 + rng.expovariate(0.4), 15.0)
+        plan.faults.append(FaultPlan(rng.choice(kinds), at_s, for_s, rng.randrange(1 << 30)))
+    plan.faults.sort(key=lambda fault: fault.at_s)
+
+
+def add_hazards(plan: Plan) -> None:
+    """Adds what `HAZARD_KINDS` and `HazardPlan` have, of its own randomness."""
+    rng = Random(plan.seed ^ HAZARDS)
+    topics = plan.world == "topics"
+    plan.hazards = HazardPlan(
+        etcd_leases=rng.random() < 0.5,
+        again_chance=rng.choice((0.0, 0.1, 0.4)),
+        offloads=topics and rng.random() < 0.3,
+        retention_s=rng.choice((0.0, 0.0, 3_600.0)),
+        quota_s=rng.choice((0, 0, 3_600)),
+    )
+    if not topics and rng.random() < 0.5:
+        plan.quorum, plan.bookies = rng.choice((((3, 3, 2), 5), ((4, 3, 2), 5)))
+    every = HAZARD_KINDS if topics else LEDGER_HAZARD_KINDS
+    kinds = [kind for kind in every if rng.random() < 0.35] or [every[0]]
+    if "decommission" in kinds:
+        plan.bookies = max(plan.bookies, plan.quorum[0] + 1)
+    if plan.hazards.retention_s or plan.hazards.quota_s:
+        kinds.append("leap of all clocks")
+    if plan.hazards.offloads:
+        kinds += ["bad object store"] * 3
+    span_s = max(plan.fault_phase_s, 6.0)
+    for _ in range(rng.choice((0, 1, 2, 4))):
+        at_s, for_s = rng.uniform(0.2, span_s), min(1.0 + rng.expovariate(0.4), 10.0)
         plan.faults.append(FaultPlan(rng.choice(kinds), at_s, for_s, rng.randrange(1 << 30)))
     plan.faults.sort(key=lambda fault: fault.at_s)
 

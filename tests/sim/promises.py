@@ -6,10 +6,17 @@ bookie answered is noted here as it answers, and held against what it has in the
 whose disk was harmed for good by a fault (`plan.LOSSY`) has not promised anything.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.bookie.api import BookieError, LedgerEnd, OnAdded, ProofKind
+from magnetar.bookie.api import (
+    BookieError,
+    BookieUnavailable,
+    LedgerEnd,
+    OnAdded,
+    ProofKind,
+)
 from magnetar.bookie.local import LocalBookie
 from magnetar.ledger.metadata import LedgerMetadata
 
@@ -26,11 +33,29 @@ class Promises:
     def __init__(self) -> None:
         self.entries: dict[int, set[int]] = {}
         self.fences: dict[int, None] = {}
+        self._asked: dict[int, set[int]] = {}
+        """Entries that reached the bookie in its current life."""
+        self._former: dict[int, set[int]] = {}
+        """Entries that reached it in former lives: a journal may hold them without an answer."""
+        self.broken: list[str] = []
+        """What was seen at once."""
         self.on_fence: Callable[[], None] = lambda: None
         """Called when a bookie answers that it has fenced a ledger."""
+        self.on_added: Callable[[int, Sequence[int]], None] = lambda *_: None
+        """Called when a bookie answers that it has stored entries of a ledger."""
+        self.unreadable: frozenset[int] = frozenset()
+        """Ledgers whose entries the bookie reads late (`late_s`), or not at all."""
+        self.late_s = 0.0
+
+    def may_hold(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the bookie has answered for the entry, or may have replayed it."""
+        return any(entry_id in of.get(ledger_id, ()) for of in (self.entries, self._former))
 
     def watch(self, bookie: LocalBookie) -> None:
         """Notes what the bookie answers from now on."""
+        for ledger_id, asked in self._asked.items():
+            self._former.setdefault(ledger_id, set()).update(asked)
+        self._asked.clear()
         add, end, read = bookie.add_entries, bookie.ledger_end, bookie.read_entries
         drop = bookie.drop_copies
 
@@ -43,9 +68,15 @@ class Promises:
             on_added: OnAdded,
             recovery: bool = False,
         ) -> None:
+            self._asked.setdefault(ledger_id, set()).update(entry_ids)
+            late = ledger_id in self.fences and not recovery
+
             def added(error: BookieError | None) -> None:
                 if error is None:
+                    if late:
+                        self.broken.append(f"took entries of ledger {ledger_id} after its fence")
                     self.entries.setdefault(ledger_id, set()).update(entry_ids)
+                    self.on_added(ledger_id, entry_ids)
                 on_added(error)
 
             add(
@@ -65,6 +96,10 @@ class Promises:
             return answer
 
         async def read_entries(ledger_id: int, *args: int, fence: bool = False, **more: Any) -> Any:
+            if ledger_id in self.unreadable:
+                if not self.late_s:
+                    raise BookieUnavailable(f"the disk does not read ledger {ledger_id} now")
+                await asyncio.sleep(self.late_s)
             answer = await read(ledger_id, *args, fence=fence, **more)
             if fence:
                 self.fences[ledger_id] = None
@@ -98,6 +133,8 @@ async def check_promises(world: "World", ledgers: dict[int, LedgerMetadata]) -> 
 
 async def _broken(node: "Node", ledgers: dict[int, LedgerMetadata]) -> str:
     bookie, promises = node.service.bookie, node.promises
+    if promises.broken:
+        return promises.broken[0]
     for ledger_id, entry_ids in sorted(promises.entries.items()):
         if ledger_id not in ledgers or not entry_ids:
             continue

@@ -7,10 +7,13 @@ well from outside for as long as nobody comes by.
 
 from typing import TYPE_CHECKING
 
+from tests.sim.offloads import offloaded
+
 from magnetar.broker.ownership.ownership import topic_of_ledger
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import LEDGERS_PREFIX, decode
 from magnetar.managed_ledger.record import (
     MANAGED_LEDGERS_PREFIX,
@@ -47,14 +50,31 @@ def disagreement(world: "World") -> str:
             continue  # the next to open it ends its deletion
         if namespace_key(topic_of_ledger(name).namespace) not in records:
             return f"{name} has no namespace"
-        if lost := sorted(listed - ledgers):
+        if lost := sorted(listed - ledgers - offloaded(world)):
             return f"{name} lists ledgers {lost}, which do not exist"
         for cursor, its in cursors.items():
             if its.ledger_id != NO_LEDGER and its.ledger_id not in ledgers:
                 return f"{name}/{cursor} is in ledger {its.ledger_id}, which does not exist"
     if leaked := sorted(ledgers - known):
         return f"ledgers {leaked} exist, and no record has them"
-    return _served(world)
+    return _claims(world) or _served(world)
+
+
+def trimmed_early(world: "World") -> str:
+    """A ledger that holds receipted messages and is gone, though all are kept for longer than a
+    run lasts; of topics that nobody deletes."""
+    for topic in world.plan.topics:
+        name = ledger_name(parse_topic(topic.name))
+        stored = world.metadata.store._records.get(f"{MANAGED_LEDGERS_PREFIX}{name}")
+        listed = set[int]()
+        if stored is not None:
+            record = decode_managed_ledger(name, stored.value)
+            listed = {item.ledger_id for item in record.ledgers}
+        sent = world.history.topic(topic.name).sent.values()
+        written = {one.receipt[0] for one in sent if one.receipt is not None}
+        if gone := sorted(written - listed):
+            return f"{topic.name}: ledgers {gone} are not kept for the time of retention"
+    return ""
 
 
 def _cursors(world: "World", name: str) -> dict[str, CursorRecord]:
@@ -64,6 +84,18 @@ def _cursors(world: "World", name: str) -> dict[str, CursorRecord]:
         for key, one in world.metadata.store._records.items()
         if key.startswith(prefix)
     }
+
+
+def _claims(world: "World") -> str:
+    """What a broker takes for its own is its own in the store."""
+    for node in world.brokers:
+        if not node.alive or node.service is None:
+            continue
+        for claim in node.service.cluster_ownership.claims.all.values():
+            record = world.metadata.store._records.get(claim.key)
+            if record is None or record.revision != claim.revision:
+                return f"{node.name} has {claim.bundle}, which the store does not say"
+    return ""
 
 
 def _served(world: "World") -> str:

@@ -4,7 +4,7 @@ import pytest
 from tests.sim.bugs import all_bugs
 from tests.sim.test_simulation import sim
 
-BUGS_MIN = 20
+BUGS_MIN = 40
 HUNT_SEEDS = 400
 
 

@@ -7,6 +7,7 @@ receipt or without, now or later, and begins anew wherever its topic went.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 from tests.history.events import Outcome
 from tests.sim.client import PASSING, Client, Refused, Wire
 from tests.sim.history import History, Position, SubscriptionHistory, TopicHistory
+from tests.sim.keyed_order import KeyedOrder
 from tests.sim.recording import Session
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -45,7 +47,11 @@ class Habits:
     cut_chance: float = 0.0
     rest_chance: float = 0.0
     hoard_chance: float = 0.0
+    again_chance: float = 0.0
+    """That an ack without a receipt is followed at once by the same ack with one."""
     calm: bool = False
+    on_ack_receipt: Callable[[str], None] = lambda _: None
+    """Called with the topic when the receipt of an ack has come."""
 
     def cut_s(self, rng: Random) -> float | None:
         """When to close the connection on which a command is under way; None: not at all."""
@@ -221,6 +227,7 @@ class Producer:
         self._unreceipted.popleft()
         self._oldest_at = asyncio.get_running_loop().time()
         self._history.receipted(self._log, self.name, unit.sequences, position)
+        self._log.published(key_of(unit.sequences[0]), position)
         self._changed.set()
 
     def detached(self, redirect: str) -> None:
@@ -256,6 +263,8 @@ class Consumer:
         self._log: TopicHistory = history.topic(topic)
         self._of: SubscriptionHistory = self._log.subscription(subscription)
         self._acks = acks
+        if kind == KEY_SHARED and self._of.keyed is None:
+            self._of.keyed = KeyedOrder(f"{topic}/{subscription}", history.violated)
         self._wire: Wire | None = None
         self._gone = asyncio.Event()
         self._subscribed_at = 0.0
@@ -342,6 +351,8 @@ class Consumer:
         metadata, messages = messages_of(payload)
         self._session.received(message, metadata, messages)
         first = metadata.sequence_id
+        if self._of.keyed is not None:
+            self._of.keyed.delivered(metadata.partition_key, position, (self.name, self.number))
         for index, one in enumerate(messages):
             key = (metadata.producer_name, first + index)
             self._history.delivered(
@@ -372,6 +383,10 @@ class Consumer:
             return
         delay_s = 0.0 if way < 0.8 else self._rng.uniform(0.0, 1.5)
         habits, hoards = self._habits, False
+        if habits.again_chance and self._rng.random() < habits.again_chance:
+            command = self._ack_command(number, position)
+            wire.write(encode_command(CommandType.ACK, command))
+            delay_s = 0.0
         if habits.hoard_chance and not habits.calm:
             hoards = self._rng.random() < habits.hoard_chance
         task = asyncio.get_running_loop().create_task(
@@ -404,6 +419,7 @@ class Consumer:
         if not answer.HasField("error") and undone == of.undone:
             of.acked.setdefault(position, self._history.now())
             self._ack_receipted(of)
+            self._habits.on_ack_receipt(self.topic)
 
     def _ack_receipted(self, of: SubscriptionHistory) -> None:
         """An ack of that subscription has its receipt."""

@@ -21,10 +21,15 @@ from tests.sim.loop import Process, SimLoop
 from tests.sim.metadata import MetadataServer, Writes
 from tests.sim.network import Network
 from tests.sim.nodes import Node
+from tests.sim.object_store import ObjectStore
+from tests.sim.offloads import missing_files, stop_offloads
 from tests.sim.plan import Plan, TopicPlan
-from tests.sim.records import disagreement
+from tests.sim.records import disagreement, trimmed_early
 from tests.sim.watching import Watching
 from tests.sim.workload import Consumer, Habits, Producer
+
+from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.ledger.writer import LedgerWriter
 
 START_S_MAX: Final = 60.0
 SETTLE_S_MAX: Final = 240.0
@@ -54,7 +59,21 @@ class World:
         self.clients = [Process(loop, f"client-{n}", f"client-{n}") for n in range(2)]
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
-        self.habits = Habits(plan.churn.cut_chance, plan.churn.rest_chance, plan.churn.hoard_chance)
+        self.habits = Habits(
+            plan.churn.cut_chance,
+            plan.churn.rest_chance,
+            plan.churn.hoard_chance,
+            plan.hazards.again_chance,
+        )
+        self.metadata.etcd_leases = plan.hazards.etcd_leases
+        self.metadata.watching.start(self.history.violated)
+        self.on_swap: Callable[[str, LedgerMetadata], None] = lambda *_: None
+        """Called `before` and `after` a writer records another ensemble."""
+        self.objects: ObjectStore | None = None
+        self.jobs: list[Node] = []
+        """What moves ledgers there, in runs that have offloads."""
+        self.leaving = ""
+        """The bookie that an operator takes away, if there is one."""
         self.started_at = 0.0
         self.healed_at = 0.0
 
@@ -83,9 +102,19 @@ class World:
         for consumer in self.consumers:
             if consumer.subscription != AUDIT:
                 self.history.recording.drained(consumer.topic, consumer.subscription)
+        stop_offloads(self)
+        if ended := self.metadata.watching.ended:
+            self.watching.counts["a lease ran out under a living holder"] = ended
         await check(self)
 
+    def writers(self) -> list[tuple[Node, LedgerWriter]]:
+        """Ledgers that are written without a topic."""
+        return []
+
     async def late_copy(self, rng: Random) -> None:
+        """A fault of the world of ledgers."""
+
+    async def late_quorum(self, rng: Random) -> None:
         """A fault of the world of ledgers."""
 
     # -- phases ----------------------------------------------------------------------------
@@ -173,9 +202,13 @@ class World:
         self.network.weather.slow_chance = 0.0
         self.metadata.lost_answer_chance = 0.0
         self.metadata.writes = Writes()
+        self.metadata.late_to.clear()
+        self.metadata.late_from.clear()
         self.habits.calm = True
         if self.metadata.down:
             self.metadata.come_up()
+        if self.objects is not None:
+            self.objects.heal()
         for node in self.nodes.values():
             node.disk_ms = 0.3
             if node.disk is not None:
@@ -192,12 +225,14 @@ class World:
             return
         self.tell(f"clients are done {self.loop.now - self.healed_at:.2f} s after the heal")
         await asyncio.sleep(QUIET_S)
+        if self.plan.hazards.retention_s and (gone := trimmed_early(self)):
+            self.history.violated(gone)
         if not self.plan.churn.reloads:
             return
         # What is only in the brokers' memory shows once they read it back.
         await reload_topics(self)
         if await self._settled(self._missing):
-            await self._settled(lambda: disagreement(self))
+            await self._settled(lambda: disagreement(self) or missing_files(self))
 
     async def _settled(self, missing: Callable[[], str]) -> bool:
         deadline = self.loop.now + SETTLE_S_MAX

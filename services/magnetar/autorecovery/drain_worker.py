@@ -144,18 +144,12 @@ class DrainWorker:
             await lock.release()
         except (Cancelled, LockLost, LeaseLost, StoreClosed) as error:
             log.info("drain broken off", bookie=bookie_id, why=str(error) or "cancelled")
-            await self._let_go(lock)
+            await lock.give_up()
         except (MetadataError, BookieError, TimeoutError) as error:
             log.info("drain interrupted", bookie=bookie_id, error=str(error))
-            await self._let_go(lock)
+            await lock.give_up()
         finally:
             self._busy.discard(bookie_id)
-
-    async def _let_go(self, lock: LeaseLock) -> None:
-        try:
-            await lock.release()
-        except MetadataError as error:
-            log.info("lock not released", key=lock.key, error=str(error))
 
 
 class _Work:

@@ -49,8 +49,6 @@ ROUND_S_MAX: Final = 600.0
 PROOF_TIMEOUT_S: Final = 3600.0
 """For one ledger; the rate of proofs is bounded."""
 STORE_TIMEOUT_S: Final = 30.0
-RELEASE_TRIES: Final = 5
-RELEASE_RETRY_S: Final = 1.0
 
 log = get_logger("magnetar.autorecovery")
 
@@ -179,28 +177,13 @@ class FormerCopies:
         except LeaseLost:
             return []
         finally:
-            await self._release(locks)
+            for lock in locks:
+                await lock.give_up()
 
     async def _is_known(self) -> bool:
         """Whether the store still knows this bookie's disks."""
         async with asyncio.timeout(STORE_TIMEOUT_S):
             return await self._store.get(known_key(self._bookie.identity)) is not None
-
-    async def _release(self, locks: list[LeaseLock]) -> None:
-        """Gives up all of them. A lock that stays would keep autorecovery from its ledger."""
-        for lock in locks:
-            for _ in range(RELEASE_TRIES):
-                try:
-                    async with asyncio.timeout(STORE_TIMEOUT_S):
-                        # An unanswered request may have taken it, or not released it: ask again.
-                        if lock.held or await lock.take():
-                            await lock.release()
-                    break
-                except LeaseLost:
-                    break  # it went with the lease
-                except (MetadataError, TimeoutError) as error:
-                    log.info("lock not released", key=lock.key, error=str(error))
-                    await asyncio.sleep(RELEASE_RETRY_S)
 
 
 def is_former(metadata: LedgerMetadata, identity: BookieIdentity) -> bool:

@@ -185,14 +185,16 @@ class Worker:
         except (MetadataError, TimeoutError) as error:
             self._stats.failed(error)
         finally:
-            self._done(ledger_id)
-            self._tasks.start(self._release(lock), "release")
+            self._free.release()
+            if self._tasks.start(self._release(ledger_id, lock), "release") is None:
+                self._busy.discard(ledger_id)
 
-    async def _release(self, lock: LeaseLock) -> None:
-        """Where no transaction did it. What stays is ours to take again, or goes with the lease."""
-        with contextlib.suppress(MetadataError, TimeoutError):
-            async with asyncio.timeout(STORE_TIMEOUT_S):
-                await lock.release()
+    async def _release(self, ledger_id: int, lock: LeaseLock) -> None:
+        """Gives up the lock, if no transaction did. Until then the ledger counts as busy."""
+        try:
+            await lock.give_up()
+        finally:
+            self._busy.discard(ledger_id)
 
     async def _attempt(self, ledger_id: int, lock: LeaseLock) -> None:
         key = record_key(ledger_id)

@@ -13,9 +13,16 @@ from tests.sim.bugs.bug import Bug
 
 def all_bugs() -> dict[str, Bug]:
     """By name."""
-    from tests.sim.bugs import bookie, broker, instances, ledger
+    from tests.sim.bugs import bookie, broker, hazards, instances, ledger, topics
 
-    found: Iterable[Bug] = (*ledger.BUGS, *bookie.BUGS, *broker.BUGS, *instances.BUGS)
+    found: Iterable[Bug] = (
+        *ledger.BUGS,
+        *bookie.BUGS,
+        *broker.BUGS,
+        *instances.BUGS,
+        *hazards.BUGS,
+        *topics.BUGS,
+    )
     return {bug.name: bug for bug in found}
 
 

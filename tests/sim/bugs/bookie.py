@@ -54,6 +54,16 @@ def fences_are_not_written() -> None:
     plant(LedgerRecords, "fence", fence)
 
 
+def what_is_not_here_is_not_fenced() -> None:
+    fence = LedgerRecords.fence
+
+    async def fence_what_is_here(self: LedgerRecords, state: LedgerState) -> None:
+        if state.exists or state.pending:
+            await fence(self, state)
+
+    plant(LedgerRecords, "fence", fence_what_is_here)
+
+
 def damage_is_forgotten() -> None:
     def nothing(self: Ledgers, *_: Any) -> None:
         """The journal's damage is logged, and that is all."""
@@ -89,7 +99,7 @@ BUGS: Final = (
         "journal trimmed before the checkpoint",
         "Journal files go while what they hold is not in the entry logs yet.",
         trims_before_the_checkpoint,
-        36,
+        100,
         together(quorum(2, 2, 2), faults("power off bookie", "kill broker", count=14)),
     ),
     Bug(
@@ -109,11 +119,18 @@ BUGS: Final = (
         ),
     ),
     Bug(
+        "a fence without entries is forgotten",
+        "A bookie is fenced before the first entry of the ledger reaches it, and then takes it.",
+        what_is_not_here_is_not_fenced,
+        0,
+        together(ledgers(), quorum(3, 3, 2), faults("late copy", "stalls", count=10)),
+    ),
+    Bug(
         "damage forgotten",
         "A bookie that found its journal damaged answers for what it lost as if it had never been "
         "there.",
         damage_is_forgotten,
-        581,
+        762,
         together(ledgers(), quorum(2, 2, 2), faults("flip journal", "kill broker", count=9)),
     ),
     Bug(

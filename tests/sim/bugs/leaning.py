@@ -60,6 +60,16 @@ def churn(**more: float) -> Lean:
     return lean
 
 
+def hazards(**more: float) -> Lean:
+    """`more` of what `HazardPlan` has."""
+
+    def lean(plan: Plan) -> None:
+        for name, value in more.items():
+            setattr(plan.hazards, name, value)
+
+    return lean
+
+
 def faults(*kinds: str, count: int = 6, for_s: float = 2.0) -> Lean:
     """These faults and no others; one that takes a copy for good comes once."""
 
@@ -108,6 +118,17 @@ def many_rollovers() -> Lean:
         for topic in plan.topics:
             topic.audited = False
             topic.messages, topic.pace_s, topic.size_bytes = 150, SPAN_S / 50, 20
+
+    return lean
+
+
+def key_shared() -> Lean:
+    """Every topic has a Key_Shared subscription of three consumers, and steady traffic."""
+
+    def lean(plan: Plan) -> None:
+        for topic in plan.topics:
+            topic.subscriptions = (("work", 3, 3),)
+            topic.messages, topic.pace_s = 150, SPAN_S / 60
 
     return lean
 

@@ -20,6 +20,7 @@ from magnetar.ledger import recovery
 from magnetar.ledger.asking import ask_end, ask_entries
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.explicit_lac import ExplicitLac
+from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.ledger.replicas import Replica
 from magnetar.ledger.replicated_writer import ReplicatedWriter
@@ -184,13 +185,30 @@ ROUGH: Final = faults(
     "pause bookie", "slow network", "cut one way", "isolate", "kill bookie", count=10
 )
 
+
+def recovered_entries_are_not_written_back() -> None:
+    async def found(
+        self: recovery._Recovery, metadata: LedgerMetadata, *_: object
+    ) -> LedgerMetadata:
+        return metadata
+
+    plant(recovery._Recovery, "_store", found)
+
+
 BUGS: Final = (
+    Bug(
+        "a recovery does not write back",
+        "A recovery ends the ledger behind an entry that it found on one bookie alone.",
+        recovered_entries_are_not_written_back,
+        0,
+        together(ledgers(), quorum(3, 3, 2), faults("late copy", "stalls", count=10)),
+    ),
     Bug(
         "recovery reads do not fence",
         "A bookie that recovery asks for an entry answers that it has none, and takes it from the "
         "old writer a moment later: it is confirmed behind the end (BookKeeper #2614).",
         recovery_reads_of_some_do_not_fence,
-        0,
+        19,
         together(ledgers(), quorum(3, 3, 2), bookies(3), faults("late copy", count=12)),
     ),
     Bug(
@@ -227,7 +245,7 @@ BUGS: Final = (
         "A bookie whose journal is damaged cannot know what it had; taken for a no, its answer "
         "ends ledgers early.",
         unknown_is_absence,
-        307,
+        465,
         together(ledgers(), quorum(2, 2, 2), faults("flip journal", "kill broker", count=9)),
     ),
     Bug(
@@ -235,7 +253,7 @@ BUGS: Final = (
         "A bookie that cannot be reached is counted as one that does not have the entry "
         "(BookKeeper #1067).",
         silence_is_absence,
-        2,
+        15,
         together(ledgers(), ROUGH),
     ),
     Bug(
@@ -243,7 +261,7 @@ BUGS: Final = (
         "A bookie comes back with an empty disk and answers for what its former disk had: recovery "
         "ends ledgers early on its word.",
         incarnation_is_ignored,
-        17,
+        26,
         faults("wipe bookie", "kill broker", "kill bookie", count=8),
     ),
     Bug(
@@ -269,7 +287,7 @@ BUGS: Final = (
         "The record names bookies that do not have the entries yet: who recovers the ledger asks "
         "them, and ends it early.",
         records_before_the_copy,
-        9,
+        12,
         together(
             ledgers(),
             quorum(3, 3, 1),
@@ -282,7 +300,7 @@ BUGS: Final = (
         "A writer that waits tells its bookies of entries that are on their way as if they were "
         "confirmed: others read them, and the ledger may end before them.",
         tells_what_was_sent,
-        6,
+        10,
         together(ledgers(), tells(), ROUGH),
     ),
     Bug(

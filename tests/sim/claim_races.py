@@ -1,0 +1,97 @@
+"""Claims that land late: meanwhile the bundle is split, its namespace deleted, or the lease ends.
+
+A namespace of its own keeps the race apart from what clients do: none of its bundles is claimed at
+first. `store_watch.StoreWatch` judges every claim as it is written.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.sim.churn_faults import Play, end_leases
+from tests.sim.clocks import SimClock
+from tests.sim.loop import Process
+from tests.sim.metadata import MetadataClient
+from tests.sim.nodes import Node
+from tests.sim.plan import FaultPlan
+
+from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.ownership.bundles import Bundle, Ring
+from magnetar.broker.ownership.rings import namespace_key, policies_of
+from magnetar.broker.ownership.splitting import RANGE
+from magnetar.broker.resources import Resources
+from magnetar.core.errors import MagnetarError
+from magnetar.core.names import NamespaceName
+from magnetar.metadata.store import Record
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+SETUP_S_MAX: Final = 5.0
+LATE_S_MAX: Final = 1.8
+
+
+async def _claims_race(world: "World", fault: FaultPlan, rng: Random) -> None:
+    """One broker's claim, or the answer, is on its way for long; another claims the bundle and
+    splits it, or deletes the namespace, or the claimant's leases end."""
+    able = [node for node in world.brokers if node.ready and node.alive]
+    if len(able) < 2:
+        return
+    late, quick = rng.sample(able, 2)
+    name = NamespaceName.parse(f"public/race{fault.seed}")
+    setup = Process(world.loop, "setup", "setup")
+    await asyncio.wait([setup.start(_created(world, name), "namespace")], timeout=SETUP_S_MAX)
+    stored = world.metadata.store._records.get(namespace_key(name))
+    if stored is None:
+        return
+    record = Record(namespace_key(name), stored.value, stored.revision)
+    bundle = rng.choice(Ring.of(name, policies_of(record)).bundles)
+    what = rng.choice(("delete", "delete", "split", "split", "split", "lease", "answer"))
+    world.tell(f"{late.name} is late to claim {bundle}: {what}, by {quick.name} if not the store")
+    late_s = world.metadata.late_to if what == "answer" else world.metadata.late_from
+    late_s[late.name] = rng.uniform(0.2, LATE_S_MAX)
+    _start(late, lambda: _take(world, late, bundle))
+    await asyncio.sleep(rng.uniform(0.0, 0.05))
+    if what == "delete":
+        _start(quick, lambda: _deleted(quick, name))
+    elif what == "split":
+        _start(quick, lambda: _split(quick, bundle))
+    else:
+        end_leases(world, late)
+    await asyncio.sleep(LATE_S_MAX)
+    late_s.pop(late.name, None)
+
+
+async def _created(world: "World", name: NamespaceName) -> None:
+    store = MetadataClient(world.metadata, SimClock(world.loop))
+    await Resources(store).create_namespace(name, default_policies("magnetar"))
+
+
+def _start(node: Node, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    if node.alive and node.process is not None and node.service is not None:
+        node.process.start(work(), "race")
+
+
+async def _take(world: "World", node: Node, bundle: Bundle) -> None:
+    """Claims the bundle, as a lookup does that has chosen this broker."""
+    with suppress(MagnetarError):
+        if await node.service.cluster_ownership.claims.take(bundle) is None:
+            world.watching.counts["a claim came too late"] += 1
+
+
+async def _split(node: Node, bundle: Bundle) -> None:
+    ownership = node.service.cluster_ownership
+    with suppress(MagnetarError):
+        await ownership.claims.take(bundle)
+        if ownership.has(bundle):
+            await ownership.split(bundle, RANGE)
+
+
+async def _deleted(node: Node, name: NamespaceName) -> None:
+    if node.admin is not None:
+        await node.admin.delete_namespace(str(name))
+
+
+CLAIM_RACES: Final[dict[str, Play]] = {"claims race a split": _claims_race}
