@@ -81,6 +81,9 @@ class SimFile:
 
     def read(self, offset: int, length: int) -> bytes:
         self._disk.check()
+        for begin, end in self._disk.unreadable.get(self.path, ()):
+            if offset < end and begin < offset + length:
+                raise OSError(errno.EIO, "Input/output error", str(self.path))
         return bytes(self._inode.data[offset : offset + length])
 
     def read_once(self, offset: int, length: int) -> bytes:
@@ -124,6 +127,8 @@ class SimDisk:
         self.dead = False
         self.fault: Callable[[str, Path], OSError | None] | None = None
         """What a step (its kind and path) fails with, if anything."""
+        self.unreadable: dict[Path, list[tuple[int, int]]] = {}
+        """Bad sectors: bytes `begin` to `end` of a file, which no read may touch."""
         self.inodes: dict[Path, Inode] = {}
         self._changes: list[tuple[Path, Inode | None]] = []
         """Names that came (with their file) and went since their directory was synced."""
