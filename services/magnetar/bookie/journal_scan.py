@@ -179,6 +179,10 @@ class JournalScan:
                 # A header torn while the newest file was begun: no record can be behind it.
                 in_use = self.ends[bad.file_id] > codec.FILE_HEADER_BYTES
                 bad.damage = in_use or bad.file_id != newest
+            elif -1 < bad.last_seq < bad.first_seq:
+                # No number is missing, so it was a mark: written unsynced, it may be torn although
+                # the records behind it are synced.
+                bad.damage = False
             else:
                 proven = bad.first_seq <= self.durable_seq or bad.unreadable
                 bad.damage = proven or (bad.last_seq < 0 and bad.looks_complete)

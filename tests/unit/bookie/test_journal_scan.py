@@ -156,6 +156,19 @@ def test_any_flipped_bit_is_reported(data: st.DataObject) -> None:
     assert len(set(found) - {6}) >= 4
 
 
+def test_a_torn_mark_between_synced_records_is_no_damage() -> None:
+    """The journal writes marks without a sync; a power cut may take half of one for good."""
+    maker = make(3)
+    maker.add(kind=codec.KIND_MARK)
+    start = maker.starts[-1]
+    maker.data[start : start + 8] = bytes(8)
+    maker.add(b"synced later")
+    maker.add(b"and more", durable=4)
+    found, bad, _ = scanned(maker)
+    assert found == [1, 2, 3, 4, 5]
+    assert [item.damage for item in bad] == [False]
+
+
 def test_a_flipped_bit_in_the_last_record_is_no_tear_in_a_new_file() -> None:
     """The record is whole and no sector of it is zeros: this was no torn write."""
     for offset in (20, codec.HEAD_BYTES + 30):
