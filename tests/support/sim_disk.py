@@ -7,6 +7,7 @@ through or not as the random generator says; names follow their order, up to a r
 """
 
 import errno
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -83,7 +84,7 @@ class SimFile:
         self._disk.check()
         for begin, end in self._disk.unreadable.get(self.path, ()):
             if offset < end and begin < offset + length:
-                raise OSError(errno.EIO, "Input/output error", str(self.path))
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         return bytes(self._inode.data[offset : offset + length])
 
     def read_once(self, offset: int, length: int) -> bytes:

@@ -133,6 +133,8 @@ class JournalScan:
         self.bad: list[Bad] = []
         self.durable_seq = -1
         self.last_seq = -1
+        self.first_seq: int | None = None
+        """The record that the first file begins with, if its header was needed to know it."""
         self.ends: dict[int, int] = {}
         """Per file, where its last valid record ends."""
 
@@ -158,8 +160,7 @@ class JournalScan:
             header = self._check_header(path, file_id, window)
             if header is not None and header.file_id != file_id:
                 if not window.has(FileMarks(self._incarnation, file_id).mark):
-                    if self.last_seq < 0:
-                        self.last_seq = header.first_seq - 1
+                    self._begin(header)
                     return
                 # The disk lost the header and kept the records: the page holds its former life.
                 reason = f"the header is that of file {header.file_id}"
@@ -205,12 +206,17 @@ class JournalScan:
             return None
         if header.file_id != file_id:
             return header
-        if self.last_seq < 0:
-            self.last_seq = header.first_seq - 1
+        self._begin(header)
         if header.first_seq > self.last_seq + 1:
             self._add_bad(path, file_id, 0, 0, "the records before this file are missing")
             self.last_seq = self.bad[-1].last_seq = header.first_seq - 1
         return header
+
+    def _begin(self, header: FileHeader) -> None:
+        """Takes the first record's number from the first header, where nothing else says it."""
+        if self.last_seq < 0:
+            self.first_seq = header.first_seq
+            self.last_seq = header.first_seq - 1
 
     def _scan(
         self, path: Path, file_id: int, window: _Window, start: int, was_zeros: bool
