@@ -190,9 +190,9 @@ def _index(
         try:
             index = Index(store)
             facts.flushed_seq = index.flushed_seq
-            lost = index.lost_since(mark) if mark is not None else ""
-            if lost:
-                text = f"older than the checkpoint: {lost}; the bookie does not start with it"
+            older = index.lost_since(mark) if mark is not None else ""
+            if older:
+                text = f"older than the checkpoint: {older}; the bookie does not start with it"
                 found.findings.append(Finding(DAMAGE, str(path), 0, text))
             _read_index(index, path, found, facts, blocks, bad, named)
         finally:

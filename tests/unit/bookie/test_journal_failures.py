@@ -55,6 +55,18 @@ async def test_fences_beyond_the_reserve_are_refused_and_the_journal_lives_on() 
     assert kinds.count(codec.KIND_FENCE) == kept + 1
 
 
+async def test_records_that_wait_for_a_flush_are_no_stall_of_the_journal() -> None:
+    """The journal is held then: the part that hangs is the flush."""
+    rig = Rig(SimDisk())
+    rig.journal.hold()
+    rig.add(b"held", entry_id=0)
+    assert rig.journal.waited_s == 0
+    rig.journal.release()
+    assert rig.journal.waited_s > 0
+    await rig.settle()
+    assert rig.journal.waited_s == 0
+
+
 class BrokenFiles(OsFiles):
     """Files whose durable writes end with a bug."""
 
