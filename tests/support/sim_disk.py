@@ -223,7 +223,12 @@ class SimDisk:
         self._change(path, None)
 
     def sync_directory(self, path: Path) -> None:
-        self.step("sync directory", path)
+        try:
+            self.step("sync directory", path)
+        except OSError:
+            # The system drops what it could not write: no later sync makes these names durable.
+            self._changes = [change for change in self._changes if change[0].parent != path]
+            raise
         self.check()
         for changed, inode in self._changes:
             if changed.parent == path:
