@@ -207,6 +207,8 @@ class JournalScan:
         if header.file_id != file_id:
             return header
         self._begin(header)
+        # The writer begins a file when all before it is synced.
+        self.durable_seq = max(self.durable_seq, header.first_seq - 1)
         if header.first_seq > self.last_seq + 1:
             self._add_bad(path, file_id, 0, 0, "the records before this file are missing")
             self.last_seq = self.bad[-1].last_seq = header.first_seq - 1

@@ -90,6 +90,17 @@ def test_a_missing_file_is_damage() -> None:
     assert [(item.first_seq, item.last_seq, item.damage) for item in bad] == [(4, 5, True)]
 
 
+def test_a_file_proves_that_all_before_it_was_synced() -> None:
+    """The last commit before a roll is lost, and no record behind it speaks of it yet."""
+    first = Maker()
+    for _ in range(3):
+        first.add(b"one commit" * 50, durable=0)
+    first.data[first.starts[2] :] = bytes(len(first.data) - first.starts[2])
+    found, bad, _ = scanned(first, Maker(2, first_seq=4))
+    assert found == [1, 2]
+    assert [(item.first_seq, item.last_seq, item.damage) for item in bad] == [(3, 3, True)]
+
+
 @given(st.integers(0, 2000))
 def test_a_tail_cut_anywhere_is_torn(cut: int) -> None:
     """Power goes while the last record is written: the rest of the file is still zeros."""
