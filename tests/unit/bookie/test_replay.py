@@ -92,3 +92,28 @@ async def test_without_a_checkpoint_an_index_that_ends_before_the_journal_is_in_
     assert (await bookie_2.read_entries(1, 5, 5, bytes_max=1))[0].data == entry(1, 5, 500)
     await bookie_2.close()
     assert Index(store).limbo_through == -1
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_a_read_ends_before_a_loss(flushed: bool) -> None:
+    """A reader takes what an answer skips for absent, also within one block."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    for ids in ([0, 1, 2], [4], [6, 7], [9]):  # other bookies have the rest
+        await add(bookie, 1, ids)
+    await bookie.abort()
+    (journal,) = [path for path in disk.inodes if path.suffix == ".journal"]
+    disk.flip(journal, (bytes(disk.inodes[journal].data).index(entry(1, 6)[:5]) + 20) * 8)
+    _, _, found = await opened_again(disk, index)
+    assert found is not None
+    if flushed:
+        await found.flush()
+    read = [item.entry_id for item in await found.read_entries(1, 0, 9, bytes_max=10_000)]
+    assert read == [0, 1, 2, 4]
+    read = [item.entry_id for item in await found.read_entries(1, 4, 9, bytes_max=10_000)]
+    assert read == [4]
+    with pytest.raises(EntryCorrupt):
+        await found.read_entries(1, 6, 9, bytes_max=10_000)
+    assert [item.entry_id for item in await found.read_entries(1, 9, 9, bytes_max=1)] == [9]
+    await found.close()
