@@ -94,9 +94,17 @@ class Checkpoint:
             self._write(Mark(position, self._mark.newest_file_id, index_notes=True))
 
     def journal_begun(self, file_id: int) -> None:
-        """Names the newest journal file, durably."""
+        """Names the newest journal file, durably if the position is known.
+
+        A damaged checkpoint stays until a flush moves it, which a full disk puts off: any other
+        position would have the next start skip or miss records.
+        """
         with self._lock:
-            self._write(Mark(self._mark.position, file_id, self._mark.index_notes))
+            mark = Mark(self._mark.position, file_id, self._mark.index_notes)
+            if mark.position.seq < 0:
+                self._mark = mark
+            else:
+                self._write(mark)
 
     def _write(self, mark: Mark) -> None:
         replace_file(self._files, self._path, encode(self._incarnation, mark))

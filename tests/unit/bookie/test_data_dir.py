@@ -237,6 +237,31 @@ async def test_an_unreadable_checkpoint_is_as_good_as_none() -> None:
     await bookie.close()
 
 
+async def test_a_damaged_checkpoint_on_a_full_disk_keeps_nobody_from_reading() -> None:
+    """The checkpoint is written anew with the first flush that has room."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    await add(bookie, 1, range(5))
+    await bookie.flush()
+    await add(bookie, 1, range(5, 8))
+    await bookie.abort()
+    disk = disk.after_cut(random.Random(1))
+    disk.inodes[DATA / checkpoint.FILE_NAME].data[20] ^= 1
+    disk.inodes[DATA / checkpoint.FILE_NAME].sync()
+    disk.capacity = disk.used() + 14_000
+    index = SimIndexStore(disk, DATA / "index", index.synced)
+    bookie = await open_sim(disk, index)
+    assert await read_all(bookie, 1) == list(range(8))
+    disk.capacity = 1 << 40
+    await bookie.flush()
+    await bookie.close()
+    bookie = await open_sim(disk, index)
+    assert await read_all(bookie, 1) == list(range(8))
+    assert bookie.stats().ledgers_in_limbo_through == -1
+    await bookie.close()
+
+
 async def test_an_unreadable_identity_is_named() -> None:
     disk = SimDisk()
     await (await open_sim(disk, SimIndexStore(disk, DATA / "index"))).abort()
