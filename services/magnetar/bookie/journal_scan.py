@@ -341,15 +341,7 @@ class JournalScan:
     ) -> None:
         """What is behind a file's last valid record: zeros, an old life, or something bad."""
         reason, record = found
-        if record is None:
-            at = window.at(offset, codec.HEAD_BYTES)
-            claimed = codec.head_bytes_claimed(window.data[at : at + codec.HEAD_BYTES])
-        else:
-            claimed = record.size
-        end = min(offset + claimed, window.size)
-        if window.unreadable(offset, end):
-            self._add_bad(path, file_id, offset, end, UNREADABLE, record)
-            self.bad[-1].unreadable = True
+        if self._unreadable_tail(path, file_id, window, offset, found):
             return
         if record is None and not was_zeros:
             return
@@ -367,6 +359,38 @@ class JournalScan:
         self._add_bad(path, file_id, offset, end, reason, record)
         complete = data.endswith(marks.mark) and not _has_unwritten(data, offset)
         self.bad[-1].looks_complete = was_zeros and complete
+
+    def _unreadable_tail(
+        self,
+        path: Path,
+        file_id: int,
+        window: _Window,
+        offset: int,
+        found: "Found | tuple[str, Record | None]",
+    ) -> bool:
+        """Notes the records behind the last valid one that the disk cannot read; whether it did.
+
+        One bad page may hold the end of a record whose head is good, and the heads of others.
+        """
+        noted = False
+        while not isinstance(found, Found) and offset < window.size:
+            _, record = found
+            if record is None:
+                at = window.at(offset, codec.HEAD_BYTES)
+                claimed = codec.head_bytes_claimed(window.data[at : at + codec.HEAD_BYTES])
+            else:
+                claimed = record.size
+            end = min(offset + claimed, window.size)
+            if not window.unreadable(offset, end):
+                break
+            self._add_bad(path, file_id, offset, end, UNREADABLE, record)
+            self.bad[-1].unreadable = noted = True
+            if record is None:
+                break
+            self.last_seq = self.bad[-1].last_seq = record.seq
+            offset = end
+            found = self._record_at(file_id, window, offset)
+        return noted
 
     def _add_bad(
         self,

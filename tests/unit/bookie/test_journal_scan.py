@@ -264,6 +264,20 @@ def test_an_unreadable_last_record_is_damage(where: str, recycled: bool) -> None
     assert (named is not None and list(named.entry_ids) == [400]) == (where == "body")
 
 
+def test_an_unreadable_page_hides_no_record_behind_the_one_that_it_cuts() -> None:
+    """The first lost record has a good head on the page before; the others have none."""
+    maker = make(3)
+    maker.add(b"z" * 5000)
+    maker.add(b"small")
+    page = maker.starts[4] // 4096 * 4096
+    assert maker.starts[3] + codec.HEAD_BYTES <= page
+    found, bad, _ = scanned(maker, unreadable=(page, page + 512))
+    assert found == [1, 2, 3]
+    assert [(item.first_seq, item.damage) for item in bad] == [(4, True), (5, True)]
+    assert bad[0].record is not None
+    assert bad[1].record is None  # nobody knows whose it was
+
+
 def test_an_unreadable_page_behind_the_last_record_is_no_damage() -> None:
     maker = make(3)
     found, bad, _ = scanned(maker, tail=bytes(16_384), unreadable=(12_288, 12_800))
