@@ -43,7 +43,7 @@ cluster: $(RUN_STAMP) ## three bookies, two brokers and an etcd here, shown unti
 	exec $(BIN)/magnetar cluster up $(ARGS)
 
 .PHONY: test
-test: $(DEV_STAMP) java go etcd ## all tests but the long forms, by two processes (ARGS="tests/unit -k name" for some)
+test: $(DEV_STAMP) java go etcd cc ## all tests but the long forms, by two processes (ARGS="tests/unit -k name" for some)
 	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
 
@@ -78,6 +78,16 @@ go: ## what the Go client's tests need: Go 1.21 or newer
 	  else echo "The interop tests run Go's admin client. Type: sudo $$line"; exit 1; fi; \
 	fi
 
+.PHONY: cc
+cc: ## what the lying disk's tests need: a C compiler
+	@if ! { command -v cc || command -v gcc; } >/dev/null || ! [ -e /usr/include/stdio.h ]; then \
+	  $(call took,apt-get install a C compiler); \
+	  line="apt-get install -y --no-install-recommends gcc libc6-dev"; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
+	  else echo "The lying disk's tests compile a library. Type: sudo $$line"; exit 1; fi; \
+	fi
+
 .PHONY: etcd
 etcd: ## what the metadata store's tests and a local cluster need: etcd 3.4 or newer
 	@if ! command -v etcd >/dev/null; then \
@@ -107,6 +117,11 @@ chaos: $(DEV_STAMP) etcd ## official clients on a cluster under faults, 20 minut
 mutants: $(DEV_STAMP) ## small mistakes that no test notices (ARGS="--package ledger --sample 200")
 	@$(call took,one mistake at a time in the product$(comma) against the tests that cover it)
 	$(BIN)/python -m tests.mutants $(ARGS)
+
+.PHONY: disk
+disk: $(DEV_STAMP) etcd cc ## a real bookie on a disk that lies, by seed (ARGS="--seeds 200", --prove, "--seed 7")
+	@$(call took,power cuts$(comma) failed syncs$(comma) flipped blocks$(comma) hangs under a bookie process)
+	$(BIN)/python -m tests.disk $(ARGS)
 
 .PHONY: soak
 soak: $(DEV_STAMP) ## an hour of clients that come and go; the server's memory, judged and drawn (ARGS="--minutes 5")

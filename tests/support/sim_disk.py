@@ -7,6 +7,7 @@ through or not as the random generator says; names follow their order, up to a r
 """
 
 import errno
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -81,6 +82,9 @@ class SimFile:
 
     def read(self, offset: int, length: int) -> bytes:
         self._disk.check()
+        for begin, end in self._disk.unreadable.get(self.path, ()):
+            if offset < end and begin < offset + length:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self.path))
         return bytes(self._inode.data[offset : offset + length])
 
     def read_once(self, offset: int, length: int) -> bytes:
@@ -124,6 +128,8 @@ class SimDisk:
         self.dead = False
         self.fault: Callable[[str, Path], OSError | None] | None = None
         """What a step (its kind and path) fails with, if anything."""
+        self.unreadable: dict[Path, list[tuple[int, int]]] = {}
+        """Bad sectors: bytes `begin` to `end` of a file, which no read may touch."""
         self.inodes: dict[Path, Inode] = {}
         self._changes: list[tuple[Path, Inode | None]] = []
         """Names that came (with their file) and went since their directory was synced."""
@@ -219,7 +225,12 @@ class SimDisk:
         self._change(path, None)
 
     def sync_directory(self, path: Path) -> None:
-        self.step("sync directory", path)
+        try:
+            self.step("sync directory", path)
+        except OSError:
+            # The system drops what it could not write: no later sync makes these names durable.
+            self._changes = [change for change in self._changes if change[0].parent != path]
+            raise
         self.check()
         for changed, inode in self._changes:
             if changed.parent == path:

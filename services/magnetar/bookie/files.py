@@ -12,10 +12,16 @@ Files are closed when the last reference to them goes, so that a reader which ho
 while a collector removes it.
 """
 
+import errno
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+UNREADABLE_ERRNOS: Final = frozenset(
+    {errno.EIO, errno.EBADMSG, errno.ENODATA, errno.EILSEQ, getattr(errno, "EUCLEAN", errno.EIO)}
+)
+"""Errors of a read that concern the medium, or a checksum of the file system."""
 
 
 class Append(Enum):

@@ -130,6 +130,7 @@ class Flusher:
             index.add_usage(batch, log_id, ledger_id, length)
         for ledger_id, record in job.ledgers:
             index_format.put_ledger(batch, ledger_id, record)
+        index_format.put_flushed(batch, job.mark.seq)
         index.store.write(batch)
         self._drop_deleted(job.ledgers)
 

@@ -15,7 +15,13 @@ import msgspec
 from google_crc32c import value
 
 from magnetar.bookie.api import BookieError, BookieIdentity
-from magnetar.bookie.files import DataDirLocked, File, Files, replace_file
+from magnetar.bookie.files import (
+    UNREADABLE_ERRNOS,
+    DataDirLocked,
+    File,
+    Files,
+    replace_file,
+)
 
 FORMAT_VERSION: Final = 1
 FILE_NAME: Final = "identity"
@@ -86,7 +92,13 @@ def read_identity(files: Files, data_dir: Path) -> Identity | None:
     path = data_dir / FILE_NAME
     if FILE_NAME not in files.names(data_dir):
         return None
-    return decode(files.read_all(path), path)
+    try:
+        data = files.read_all(path)
+    except OSError as error:
+        if error.errno not in UNREADABLE_ERRNOS:
+            raise
+        raise DataDirError(f"{path} cannot be read: {error.strerror}") from error
+    return decode(data, path)
 
 
 def open_identity(files: Files, data_dir: Path, bookie_id: str) -> tuple[Identity, bool]:

@@ -9,7 +9,7 @@ Keys are big-endian, so that they sort as numbers do:
     "l" ledger         → last add confirmed, last entry, length, deleted at (ms), flags
     "u" log ledger     → bytes of the ledger in the log (an estimate, for the collector)
     "d" ledger first   → damage found when the journal was replayed: last, offset, file
-    "m" name           → format and incarnation; the limbo bound
+    "m" name           → format and incarnation; the limbo bound; what was flushed
 
 The flush and the collector both write, on threads of their own: each within `change`, which holds
 the lock from reading views to writing them.
@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie.api import ID_END
+from magnetar.bookie.checkpoint import Mark
 from magnetar.bookie.index_store import Batch, IndexDamaged, IndexStore
 
 VERSION: Final = 1
@@ -36,6 +37,7 @@ _DAMAGE: Final = struct.Struct("<qQ")
 _USAGE: Final = struct.Struct("<q")
 _LIMBO_KEY: Final = b"mlimbo"
 _IDENTITY_KEY: Final = b"midentity"
+_FLUSHED_KEY: Final = b"mflushed"
 
 FLAG_FENCED: Final = 1
 FLAG_DELETED: Final = 2
@@ -210,6 +212,30 @@ class Index:
         """The incarnation and version this index was made for."""
         return self.store.get(_IDENTITY_KEY)
 
+    @property
+    def flushed_seq(self) -> int | None:
+        """The last journal record that the index contains; None before a flush noted it.
+
+        Each flush notes it, in the batch with the flush's views. See `lost_since`.
+        """
+        value = self.store.get(_FLUSHED_KEY)
+        return _USAGE.unpack(value)[0] if value is not None else None
+
+    def lost_since(self, mark: Mark) -> str:
+        """Why the index cannot be the one that was synced before the checkpoint moved to `mark`.
+
+        Empty if it can. Flushes sync the note first and move the checkpoint then, so a note below
+        the checkpoint means an index from before: the disk lost synced writes, or somebody
+        restored an older copy.
+        """
+        if not mark.index_notes:
+            return ""
+        flushed = self.flushed_seq
+        if flushed is not None and flushed >= mark.position.seq:
+            return ""
+        end = "before all records" if flushed is None else f"at journal record {flushed}"
+        return f"it ends {end}, and the checkpoint is at {mark.position.seq}"
+
 
 def put_ledger(batch: Batch, ledger_id: int, record: LedgerRecord) -> None:
     """Adds a ledger's record to a batch."""
@@ -255,3 +281,8 @@ def put_limbo(batch: Batch, through: int) -> None:
 def put_identity(batch: Batch, incarnation: bytes) -> None:
     """Ties the index to its bookie."""
     batch.put(_IDENTITY_KEY, bytes([VERSION]) + incarnation)
+
+
+def put_flushed(batch: Batch, seq: int) -> None:
+    """Notes the last journal record that the index contains with this batch."""
+    batch.put(_FLUSHED_KEY, _USAGE.pack(seq))

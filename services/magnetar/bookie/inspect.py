@@ -47,6 +47,7 @@ class IndexFacts(msgspec.Struct):
     ledgers: int = 0
     fenced: int = 0
     deleted: int = 0
+    flushed_seq: int | None = None
     limbo_through: int = -1
     damaged_ranges: int = 0
     blocks_without_view: int = 0
@@ -141,7 +142,7 @@ def inspect(
         facts, blocks[log_id], log_bad = scan_log(files, log_dir, log_id, identity.salt)
         found.logs.append(facts)
         bad += ((log_id, finding) for finding in log_bad)
-    _index(data_dir, open_index, found, blocks, bad)
+    _index(data_dir, open_index, found, blocks, bad, mark)
     return found
 
 
@@ -178,6 +179,7 @@ def _index(
     found: Inspection,
     blocks: dict[int, dict[int, BlockFact]],
     bad: list[tuple[int, Finding]],
+    mark: Mark | None,
 ) -> None:
     path = data_dir / identity_file.INDEX_DIR
     facts = found.index = IndexFacts()
@@ -186,7 +188,13 @@ def _index(
     try:
         store = open_index(path)
         try:
-            _read_index(Index(store), path, found, facts, blocks, bad, named)
+            index = Index(store)
+            facts.flushed_seq = index.flushed_seq
+            older = index.lost_since(mark) if mark is not None else ""
+            if older:
+                text = f"older than the checkpoint: {older}; the bookie does not start with it"
+                found.findings.append(Finding(DAMAGE, str(path), 0, text))
+            _read_index(index, path, found, facts, blocks, bad, named)
         finally:
             store.close()
     except IndexDamaged as error:

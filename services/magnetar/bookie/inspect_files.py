@@ -13,10 +13,11 @@ from magnetar.bookie import journal_codec_v1 as journal_codec
 from magnetar.bookie.checkpoint import Mark
 from magnetar.bookie.entry_log import file_name as log_file_name
 from magnetar.bookie.entry_log_codec_v1 import BadBlock
-from magnetar.bookie.files import File, Files
+from magnetar.bookie.files import Files
 from magnetar.bookie.journal_files import SPARE_SUFFIX, file_ids
 from magnetar.bookie.journal_files import file_name as journal_file_name
 from magnetar.bookie.journal_scan import JournalScan
+from magnetar.bookie.patchy_file import UNREADABLE, PatchyFile
 from magnetar.bookie.settings import MIB
 
 DAMAGE: Final = "damage"
@@ -140,7 +141,8 @@ def _journal_file(files: Files, path: Path) -> JournalFacts:
     file = files.open(path, read_only=True)
     facts = JournalFacts(str(path), file.size())
     try:
-        header = journal_codec.decode_file_header(file.read(0, journal_codec.FILE_HEADER_BYTES))
+        page = PatchyFile(file).read(0, journal_codec.FILE_HEADER_BYTES)
+        header = journal_codec.decode_file_header(page)
         facts.recycled = header.recycled
     except journal_codec.BadRecord:
         pass  # the scan reports it
@@ -154,9 +156,10 @@ def scan_log(
 ) -> tuple[LogFacts, dict[int, BlockFact], list[Finding]]:
     """One entry log: its facts, its valid blocks by offset, and what is bad in it."""
     path = directory / log_file_name(log_id)
-    file = files.open(path, read_only=True)
+    opened = files.open(path, read_only=True)
     try:
-        size = file.size()
+        file = PatchyFile(opened)
+        size = file.size
         facts = LogFacts(str(path), size)
         blocks: dict[int, BlockFact] = {}
         bad: list[Finding] = []
@@ -173,17 +176,18 @@ def scan_log(
                 length = _block(file, offset, size, magic, facts, blocks)
             except BadBlock as error:
                 following = _next_magic(file, offset + 1, size, magic)
-                bad.append(Finding(DAMAGE, str(path), offset, str(error), following))
+                text = UNREADABLE if file.unreadable(offset, following) else str(error)
+                bad.append(Finding(DAMAGE, str(path), offset, text, following))
                 offset = following
             else:
                 offset += length
         return facts, blocks, bad
     finally:
-        file.close()
+        opened.close()
 
 
 def _block(
-    file: File,
+    file: PatchyFile,
     offset: int,
     size: int,
     magic: bytes,
@@ -207,7 +211,7 @@ def _block(
     return whole.size
 
 
-def _next_magic(file: File, offset: int, size: int, magic: bytes) -> int:
+def _next_magic(file: PatchyFile, offset: int, size: int, magic: bytes) -> int:
     """Where the next block may begin, or the end of the file."""
     while offset < size:
         data = file.read(offset, CHUNK_BYTES)

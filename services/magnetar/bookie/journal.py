@@ -86,6 +86,8 @@ class Journal:
         self._durable_seq = writer.seq
         self._pending_bytes = 0
         self._pending_count = 0
+        self._progress_at = 0.0
+        """When a record last began to wait, or some that waited were completed; the loop's time."""
         self._low_water: list[Callable[[], None]] = []
         self._failure: BookieError | None = None
         self._may_commit = threading.Event()
@@ -113,6 +115,13 @@ class Journal:
     def pending_count(self) -> int:
         """Records appended and not yet completed."""
         return self._pending_count
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which records wait and none was completed; 0 while `hold` makes them wait."""
+        if not self._pending_count or not self._may_commit.is_set():
+            return 0.0
+        return self._loop.time() - self._progress_at
 
     def overflow(self, size: int) -> BookieError | None:
         """What an add of `size` bytes has to be refused with, None if the queue has room."""
@@ -186,6 +195,8 @@ class Journal:
         """Ends `hold`. With a refusal, adds get that from now on, those in the queue too; fences
         and deletes, which need no room and may make some, are committed."""
         self._add_refusal = refusal
+        if not self._may_commit.is_set():
+            self._progress_at = self._loop.time()
         self._may_commit.set()
         if self._thread is None:
             self._schedule()
@@ -211,6 +222,8 @@ class Journal:
         self._writer.close()
 
     def _enqueue(self, item: Append) -> None:
+        if not self._pending_count:
+            self._progress_at = self._loop.time()
         self._pending_count += 1
         self._queue.put(item)
         if self._thread is None:
@@ -224,6 +237,7 @@ class Journal:
     def _committed(self, commit: Commit) -> None:
         """Completes a commit on the loop's thread."""
         appends = commit.appends
+        self._progress_at = self._loop.time()
         self._pending_count -= len(appends)
         self._pending_bytes -= commit.bytes_written
         self._durable_seq = commit.end.seq

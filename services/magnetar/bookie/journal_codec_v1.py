@@ -265,6 +265,17 @@ def decode_head(data: bytes, offset: int) -> Record:
     )
 
 
+def head_bytes_claimed(head: bytes) -> int:
+    """Bytes of head and tables by the counts of the fixed part, which no CRC covers yet."""
+    if len(head) < HEAD_BYTES:
+        return HEAD_BYTES
+    count: int
+    *_, count, _, kind, flags, reserved, reserved2 = _HEAD.unpack(head)
+    if kind not in KINDS or flags & ~FLAG_IDS or reserved or reserved2 or count < 2:
+        return HEAD_BYTES
+    return HEAD_BYTES + count * (12 if flags & FLAG_IDS else 4)
+
+
 def split_body(body: bytes, lengths: bytes) -> list[bytes]:
     """The entries of a body."""
     bounds = accumulate(unpack_lengths(lengths), initial=0)

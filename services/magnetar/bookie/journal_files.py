@@ -175,10 +175,14 @@ class JournalWriter:
         return file, allocated
 
     def _create(self, file_id: int, path: Path) -> tuple[File, int]:
-        # A roll that failed half way may have left the file.
-        left = path.name in self._files.names(self._directory)
-        spare = None if left else self._take_spare()
-        recycled = left or spare is not None
+        if path.name in self._files.names(self._directory):
+            # A roll that failed left the file, perhaps because its name was not synced. No later
+            # sync of the directory covers that name, so the file is given it anew.
+            spare: Path | None = path.with_suffix(SPARE_SUFFIX)
+            self._files.rename(path, path.with_suffix(SPARE_SUFFIX))
+        else:
+            spare = self._take_spare()
+        recycled = spare is not None
         if spare is not None:
             self._files.rename(spare, path)
         if recycled:

@@ -7,6 +7,7 @@ acknowledged is decided at the end (`JournalScan.judge`), when the highest `dura
 record proves is known:
 
 - lost numbers at or below it: **damage**;
+- bytes that the disk cannot read where a record is due: damage, as a torn write is readable;
 - bad bytes with nothing valid behind them: the torn tail of a commit that nobody was told of. But
   in a file that was zeros before, a record complete to its last byte, without a gap of zeros as an
   unwritten sector leaves, cannot be torn: damage too. (In a recycled file the mark that the
@@ -31,6 +32,7 @@ from magnetar.bookie.journal_codec_v1 import (
     Record,
 )
 from magnetar.bookie.journal_files import file_ids, file_name
+from magnetar.bookie.patchy_file import UNREADABLE, PatchyFile
 from magnetar.bookie.settings import KIB, MIB
 
 CHUNK_BYTES: Final = 2 * MIB
@@ -70,6 +72,8 @@ class Bad(msgspec.Struct, gc=False):
     reason: str
     record: Record | None
     looks_complete: bool = False
+    unreadable: bool = False
+    """The disk reports a read error. A write that was cut off reads without one."""
     harmless: bool = False
     """A file header or a mark: no record went with it."""
     damage: bool = False
@@ -79,8 +83,8 @@ class _Window:
     """The part of a file that is in memory."""
 
     def __init__(self, file: File) -> None:
-        self._file = file
-        self.size = file.size()
+        self._file = PatchyFile(file)
+        self.size = self._file.size
         self.start = 0
         self.data = b""
 
@@ -101,6 +105,23 @@ class _Window:
         starts = range(offset, self.size, SAMPLE_EVERY_BYTES)
         return any(mark in self._file.read(start, SAMPLE_BYTES) for start in starts)
 
+    def has(self, mark: bytes) -> bool:
+        """Whether the mark is anywhere in the file."""
+        at = 0
+        while at < self.size:
+            begin = self.at(at, min(CHUNK_BYTES, self.size - at))
+            if self.data.find(mark, begin) >= 0:
+                return True
+            end = self.start + len(self.data)
+            if end >= self.size or end <= at:
+                return False
+            at = end - len(mark) + 1
+        return False
+
+    def unreadable(self, begin: int, end: int) -> bool:
+        """Whether some of the bytes, which were in memory before, cannot be read."""
+        return self._file.unreadable(begin, end)
+
 
 class JournalScan:
     """One pass over the journal files of a directory, from a position on."""
@@ -112,6 +133,8 @@ class JournalScan:
         self.bad: list[Bad] = []
         self.durable_seq = -1
         self.last_seq = -1
+        self.first_seq: int | None = None
+        """The record that the first file begins with, if its header was needed to know it."""
         self.ends: dict[int, int] = {}
         """Per file, where its last valid record ends."""
 
@@ -136,7 +159,14 @@ class JournalScan:
             self.ends[file_id] = start
             header = self._check_header(path, file_id, window)
             if header is not None and header.file_id != file_id:
-                return
+                if not window.has(FileMarks(self._incarnation, file_id).mark):
+                    self._begin(header)
+                    return
+                # The disk lost the header and kept the records: the page holds its former life.
+                reason = f"the header is that of file {header.file_id}"
+                self._add_bad(path, file_id, 0, codec.FILE_HEADER_BYTES, reason)
+                self.bad[-1].harmless = True
+                header = None
             was_zeros = header is not None and not header.recycled
             yield from self._scan(path, file_id, window, start, was_zeros)
         finally:
@@ -150,8 +180,12 @@ class JournalScan:
                 # A header torn while the newest file was begun: no record can be behind it.
                 in_use = self.ends[bad.file_id] > codec.FILE_HEADER_BYTES
                 bad.damage = in_use or bad.file_id != newest
+            elif -1 < bad.last_seq < bad.first_seq:
+                # No number is missing, so it was a mark: written unsynced, it may be torn although
+                # the records behind it are synced.
+                bad.damage = False
             else:
-                proven = bad.first_seq <= self.durable_seq
+                proven = bad.first_seq <= self.durable_seq or bad.unreadable
                 bad.damage = proven or (bad.last_seq < 0 and bad.looks_complete)
         return self.bad
 
@@ -166,15 +200,25 @@ class JournalScan:
                 raise BadRecord("journal file of another bookie or incarnation")
         except BadRecord as error:
             if page.strip(b"\0"):
-                self._add_bad(path, file_id, 0, len(page), str(error))
+                reason = UNREADABLE if window.unreadable(0, len(page)) else str(error)
+                self._add_bad(path, file_id, 0, len(page), reason)
                 self.bad[-1].harmless = True
             return None
-        if self.last_seq < 0:
-            self.last_seq = header.first_seq - 1
-        if header.file_id == file_id and header.first_seq > self.last_seq + 1:
+        if header.file_id != file_id:
+            return header
+        self._begin(header)
+        # The writer begins a file when all before it is synced.
+        self.durable_seq = max(self.durable_seq, header.first_seq - 1)
+        if header.first_seq > self.last_seq + 1:
             self._add_bad(path, file_id, 0, 0, "the records before this file are missing")
             self.last_seq = self.bad[-1].last_seq = header.first_seq - 1
         return header
+
+    def _begin(self, header: FileHeader) -> None:
+        """Takes the first record's number from the first header, where nothing else says it."""
+        if self.last_seq < 0:
+            self.first_seq = header.first_seq
+            self.last_seq = header.first_seq - 1
 
     def _scan(
         self, path: Path, file_id: int, window: _Window, start: int, was_zeros: bool
@@ -194,6 +238,8 @@ class JournalScan:
                 self._tail(path, file_id, window, offset, found, marks, was_zeros)
                 return
             self._add_bad(path, file_id, offset, next_offset, *found)
+            if window.unreadable(offset, next_offset):
+                self.bad[-1].unreadable, self.bad[-1].reason = True, UNREADABLE
             at = window.at(next_offset, codec.HEAD_BYTES)
             record = codec.decode_head(window.data, at)
             first = record.first_entry if record.kind == codec.KIND_GAP else record.seq
@@ -295,6 +341,8 @@ class JournalScan:
     ) -> None:
         """What is behind a file's last valid record: zeros, an old life, or something bad."""
         reason, record = found
+        if self._unreadable_tail(path, file_id, window, offset, found):
+            return
         if record is None and not was_zeros:
             return
         end = offset + (record.size if record is not None else CHUNK_BYTES)
@@ -311,6 +359,38 @@ class JournalScan:
         self._add_bad(path, file_id, offset, end, reason, record)
         complete = data.endswith(marks.mark) and not _has_unwritten(data, offset)
         self.bad[-1].looks_complete = was_zeros and complete
+
+    def _unreadable_tail(
+        self,
+        path: Path,
+        file_id: int,
+        window: _Window,
+        offset: int,
+        found: "Found | tuple[str, Record | None]",
+    ) -> bool:
+        """Notes the records behind the last valid one that the disk cannot read; whether it did.
+
+        One bad page may hold the end of a record whose head is good, and the heads of others.
+        """
+        noted = False
+        while not isinstance(found, Found) and offset < window.size:
+            _, record = found
+            if record is None:
+                at = window.at(offset, codec.HEAD_BYTES)
+                claimed = codec.head_bytes_claimed(window.data[at : at + codec.HEAD_BYTES])
+            else:
+                claimed = record.size
+            end = min(offset + claimed, window.size)
+            if not window.unreadable(offset, end):
+                break
+            self._add_bad(path, file_id, offset, end, UNREADABLE, record)
+            self.bad[-1].unreadable = noted = True
+            if record is None:
+                break
+            self.last_seq = self.bad[-1].last_seq = record.seq
+            offset = end
+            found = self._record_at(file_id, window, offset)
+        return noted
 
     def _add_bad(
         self,

@@ -196,10 +196,11 @@ class Ledgers:
         """Whether entries of the ledger may have been lost without a trace."""
         return ledger_id <= self.limbo_through
 
-    def damage(self, ledger_id: int, entry_id: int) -> Damage | None:
-        """The damage that took the entry."""
+    def damage(self, ledger_id: int, first: int, last: int = -1) -> Damage | None:
+        """A damage that took the entry `first`, or one of those up to `last`."""
+        last = max(first, last)
         for damage in self._damages.get(ledger_id, ()):
-            if damage.first <= entry_id <= damage.last:
+            if damage.first <= last and first <= damage.last:
                 return damage
         return None
 

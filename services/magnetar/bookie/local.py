@@ -347,7 +347,7 @@ class LocalBookie:
         return BookieStats(
             writable=refusal is None,
             read_only_reason=str(refusal) if refusal is not None else "",
-            fault=str(self._faults),
+            fault="; ".join(filter(None, (str(self._faults), self._stall()))),
             entries_read=self._reader.entries_read,
             bytes_read=self._reader.bytes_read,
             journal_pending_bytes=self._journal.pending_bytes,
@@ -406,6 +406,16 @@ class LocalBookie:
         self._counters.flush_bytes += job.bytes_written
         for ledger_id in job.overlapped:
             self._reader.rewritten(ledger_id)
+
+    def _stall(self) -> str:
+        """Which writes hang, empty if none: a disk that never answers reports no error either."""
+        limit = self._settings.disk_stall_s
+        waits = (("journal", self._journal.waited_s), ("flush", self._stage.flushing_s))
+        return "; ".join(
+            f"{part} stalled: the disk has not answered a write for {limit:g} s"
+            for part, seconds in waits
+            if seconds >= limit
+        )
 
     def _journal_failed(self, error: BookieError) -> None:
         log.error("read-only until restarted", error=str(error))

@@ -169,3 +169,11 @@ def _check_index(
             f"{data_dir / identity_file.INDEX_DIR} belongs to another bookie, incarnation or "
             "format version"
         )
+    lost = index.lost_since(mark)
+    if lost:
+        # Replay begins at the checkpoint: what lies between would be answered as never added.
+        raise DataDirError(
+            f"{data_dir / identity_file.INDEX_DIR} is older than the checkpoint: {lost}. The disk "
+            "lost synced writes, or an old copy was restored: restore the index that belongs to "
+            "the checkpoint, or take this bookie out and let its ledgers be copied from others"
+        )

@@ -59,6 +59,13 @@ class OsFile:
         return total
 
     def read(self, offset: int, length: int) -> bytes:
+        try:
+            return self._read(offset, length)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    def _read(self, offset: int, length: int) -> bytes:
         data = os.pread(self._fd, length, offset)
         if len(data) == length or not data:
             return data

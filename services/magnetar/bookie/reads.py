@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 import msgspec
@@ -108,13 +108,14 @@ class Reader:
                 # A hole: the end, other bookies' entries, or a loss that must not be passed over.
                 if not entries:
                     raise self._absent(state, first)
-                if chunk is None or self._doubtful(state, position):
+                if chunk is None or self._doubtful(state, position, chunk[0][0] - 1):
                     break
+            chunk, lost = self._up_to_a_loss(state, chunk)
             fitting, size = _fitting(chunk[1], room, at_least=0 if entries else 1)
             ids += chunk[0][:fitting]
             entries += chunk[1][:fitting]
             room -= size
-            if fitting < len(chunk[1]):
+            if lost or fitting < len(chunk[1]):
                 break
             position = ids[-1] + 1
         self._ended(ledger_id, first, first + len(entries))
@@ -306,11 +307,21 @@ class Reader:
         )
         loading.add_done_callback(finished)
 
-    def _doubtful(self, state: LedgerState, position: int) -> bool:
-        """Whether a hole at `position` may be a loss."""
+    def _doubtful(self, state: LedgerState, first: int, last: int) -> bool:
+        """Whether a hole from `first` to `last` may be a loss."""
         if state.half_dropped or self._ledgers.is_limbo(state.ledger_id):
             return True
-        return self._ledgers.damage(state.ledger_id, position) is not None
+        return self._ledgers.damage(state.ledger_id, first, last) is not None
+
+    def _up_to_a_loss(self, state: LedgerState, chunk: Chunk) -> tuple[Chunk, bool]:
+        """The chunk up to its first hole that may be a loss, and whether it has one."""
+        ids, entries = chunk
+        if ids[-1] - ids[0] == len(ids) - 1:
+            return chunk, False
+        for count, (before, after) in enumerate(pairwise(ids), 1):
+            if after > before + 1 and self._doubtful(state, before + 1, after - 1):
+                return (ids[:count], entries[:count]), True
+        return chunk, False
 
     def _absent(self, state: LedgerState, entry_id: int) -> BookieError:
         ledger_id = state.ledger_id

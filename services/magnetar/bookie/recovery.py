@@ -92,13 +92,22 @@ class Replay:
         scan = JournalScan(self._files, self._journal_dir, self._incarnation)
         at = mark.position
         records = size = 0
+        flushed = self._index.flushed_seq
+        # Before all that is bad: a crash before the damage is on record has to meet it again.
+        safe = at if at.seq >= 0 else NOTHING.position
         for found in scan.records(at.file_id, at.offset, at.seq):
+            if not records:
+                self._check_first(scan, flushed)
             self._apply(found)
             records += 1
             size += found.record.size
-            if self.half.charge >= self._flush_at:
+            if not scan.bad:
                 end = found.offset + found.record.size
-                self.flush(JournalPosition(found.file_id, end, found.record.seq))
+                safe = JournalPosition(found.file_id, end, found.record.seq)
+            if self.half.charge >= self._flush_at:
+                self.flush(safe)
+        if not records:
+            self._check_first(scan, flushed)
         newest = max(file_ids(self._files, self._journal_dir), default=0)
         self._check_newest(scan, mark.newest_file_id, newest)
         bad = scan.judge()
@@ -172,6 +181,16 @@ class Replay:
         scan.bad.append(missing)
         scan.ends.setdefault(wanted, 0)
         scan.durable_seq = max(scan.durable_seq, first)
+
+    def _check_first(self, scan: JournalScan, flushed: int | None) -> None:
+        """Without a checkpoint, the journal has to begin where the index ends, or before."""
+        if scan.first_seq is None or flushed is None or scan.first_seq <= flushed + 1:
+            return
+        last = scan.first_seq - 1
+        reason = f"the index ends at record {flushed}, and the journal begins behind record {last}"
+        path = self._journal_dir / file_name(min(scan.ends))
+        scan.bad.append(Bad(path, min(scan.ends), 0, 0, flushed + 1, last, reason, None))
+        scan.durable_seq = max(scan.durable_seq, last)
 
     def _record_damage(self, bads: list[Bad]) -> None:
         batch = self._carried

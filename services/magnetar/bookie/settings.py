@@ -64,4 +64,6 @@ class BookieSettings:
     disk_free_bytes_min: int = 64 * MIB
     disk_reserve_bytes: int = 8 * MIB
     disk_check_interval_s: float = 5.0
+    disk_stall_s: float = 30.0
+    """A commit of the journal or a flush that takes longer makes the bookie unhealthy."""
     tick_s: float = 1.0

@@ -62,6 +62,7 @@ class WriteStage:
         self._pool = ThreadPoolExecutor(1, "bookie-flush") if threaded else None
         self._job: FlushJob | None = None
         self._running = False
+        self._run_at = 0.0
         self._again = False
         self._closed = False
         self._trim_after = False
@@ -79,6 +80,11 @@ class WriteStage:
     def dirty(self) -> bool:
         """Whether anything is not in the entry logs and the index yet."""
         return bool(self._halves.active.ledgers or self._ledgers.dirty)
+
+    @property
+    def flushing_s(self) -> float:
+        """Seconds for which the flush under way has run; 0 if there is none."""
+        return self._monotonic() - self._run_at if self._running else 0.0
 
     def committed(self, position: JournalPosition) -> None:
         """A commit was completed: all of it is in the active half."""
@@ -180,6 +186,7 @@ class WriteStage:
         job = self._job
         assert job is not None  # noqa: S101 - callers checked
         self._running = True
+        self._run_at = self._monotonic()
         for state in self._ledgers.dirty.values():
             if state.deleted:
                 # Deleted since an attempt that failed: it need not be written any more.

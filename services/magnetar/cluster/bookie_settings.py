@@ -126,6 +126,14 @@ class BookieProcessSettings(ProcessSettings, RecoverySettings, MemberSettings):
         high=1,
         pulsar="diskUsageLwmThreshold",
     )
+    disk_stall_ms: int = setting(
+        int(_DEFAULT.disk_stall_s * 1000),
+        "How long a commit of the journal or a flush may take before the bookie is not ready.",
+        group=STORAGE,
+        unit="ms",
+        low=100,
+        high=3_600_000,
+    )
     gc_interval_ms: int = setting(
         int(_DEFAULT.gc_interval_s * 1000),
         "How often entry logs that nobody needs are looked for.",
@@ -197,6 +205,7 @@ class BookieProcessSettings(ProcessSettings, RecoverySettings, MemberSettings):
             entry_log_bytes=self.entry_log_bytes,
             disk_usage_high=self.disk_usage_max,
             disk_usage_low=self.disk_usage_low,
+            disk_stall_s=self.disk_stall_ms / 1000,
             gc_interval_s=self.gc_interval_ms / 1000,
             gc_minor_live_ratio=self.gc_minor_live_ratio,
             gc_minor_interval_s=self.gc_minor_interval_s,

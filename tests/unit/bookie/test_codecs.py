@@ -239,6 +239,13 @@ def golden_log() -> bytes:
     return log_codec.encode_file_header(SALT, 3) + plain + holes
 
 
+def test_a_checkpoint_says_whether_the_index_notes_what_it_contains() -> None:
+    older = checkpoint.decode((GOLDEN / "checkpoint-v1.bin").read_bytes(), SALT)
+    assert not older.index_notes
+    newer = Mark(older.position, older.newest_file_id, index_notes=True)
+    assert checkpoint.decode(checkpoint.encode(SALT, newer), SALT) == newer
+
+
 @pytest.mark.parametrize(
     ("name", "made"),
     [

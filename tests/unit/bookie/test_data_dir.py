@@ -1,19 +1,27 @@
 """Opening a data directory: whose it is, who has it, and what is refused."""
 
 import asyncio
+import errno
 import os
+import random
 import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.sim_disk import SimDisk, SimIndexStore
 
-from magnetar.bookie import identity
+from magnetar.bookie import checkpoint, identity
 from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import ID_END, NoSuchLedger
+from magnetar.bookie.checkpoint import Mark
 from magnetar.bookie.identity import DataDirError, Identity
+from magnetar.bookie.index import Index, put_flushed
+from magnetar.bookie.index_store import Batch, RocksIndexStore
+from magnetar.bookie.inspect import inspect
 from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.os_files import OsFiles
 
-from .conftest import Opener, add, read_all
+from .conftest import DATA, Opener, add, open_sim, read_all
 
 
 async def test_a_second_opener_is_told_who_has_it(open_bookie: Opener, tmp_path: Path) -> None:
@@ -90,6 +98,109 @@ async def test_an_index_of_another_bookie_is_refused(open_bookie: Opener, tmp_pa
         await open_bookie()
 
 
+async def two_flushes(open_bookie: Opener, data: Path) -> Path:
+    """Entries 0 to 4 and 5 to 9 of ledger 1, flushed apart; returns the index after the first."""
+    bookie = await open_bookie()
+    await add(bookie, 1, range(5))
+    await bookie.close()
+    shutil.copytree(data / "index", data.parent / "before")
+    bookie = await open_bookie()
+    await add(bookie, 1, range(5, 10))
+    await bookie.close()
+    await (await open_bookie()).abort()  # it names a new journal file in the checkpoint
+    return data.parent / "before"
+
+
+def without_note(index: Path) -> None:
+    """Makes the index one of a release that noted nothing."""
+    store = RocksIndexStore(index)
+    batch = Batch()
+    batch.delete(b"mflushed")
+    store.write(batch)
+    store.sync()
+    store.close()
+
+
+def checkpoint_without_flag(data: Path) -> None:
+    """Writes the checkpoint as a release without notes does."""
+    path = data / checkpoint.FILE_NAME
+    salt = identity.decode((data / "identity").read_bytes(), data).salt
+    mark = checkpoint.decode(path.read_bytes(), salt)
+    path.write_bytes(checkpoint.encode(salt, Mark(mark.position, mark.newest_file_id)))
+
+
+@pytest.mark.parametrize("noted", [True, False])
+async def test_an_index_from_before_the_checkpoint_is_refused(
+    open_bookie: Opener, tmp_path: Path, noted: bool
+) -> None:
+    """It would answer "no such entry" for what the journal no longer has to replay."""
+    data = tmp_path / "data"
+    before = await two_flushes(open_bookie, data)
+    if not noted:
+        without_note(before)
+    shutil.rmtree(data / "index")
+    shutil.copytree(before, data / "index")
+    with pytest.raises(DataDirError, match="older than the checkpoint"):
+        await open_bookie()
+    found = inspect(OsFiles(), data)
+    assert any("older than the checkpoint" in finding.text for finding in found.findings)
+    assert found.damaged
+
+
+async def test_data_of_a_release_without_notes_is_opened(
+    open_bookie: Opener, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    await two_flushes(open_bookie, data)
+    without_note(data / "index")
+    checkpoint_without_flag(data)
+    assert not inspect(OsFiles(), data).damaged
+    bookie = await open_bookie()
+    assert await read_all(bookie, 1) == list(range(10))
+    await add(bookie, 1, range(10, 12))
+    await bookie.close()
+    store = RocksIndexStore(data / "index")
+    assert Index(store).flushed_seq == 3
+    store.close()
+
+
+async def test_data_that_an_older_release_has_written_since_is_opened(
+    open_bookie: Opener, tmp_path: Path
+) -> None:
+    """A rollback: the older release flushes, moves the checkpoint, and leaves the note behind."""
+    data = tmp_path / "data"
+    await two_flushes(open_bookie, data)
+    store = RocksIndexStore(data / "index")
+    batch = Batch()
+    put_flushed(batch, 1)
+    store.write(batch)
+    store.sync()
+    store.close()
+    checkpoint_without_flag(data)
+    bookie = await open_bookie()
+    assert await read_all(bookie, 1) == list(range(10))
+    assert not bookie.stats().fault
+
+
+async def test_a_flush_that_ends_before_its_checkpoint_is_repeated() -> None:
+    """The power goes between the index's sync and the checkpoint: the note is ahead of it."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    await add(bookie, 1, range(5))
+    disk.fault = lambda _, path: (
+        OSError(errno.EIO, "no power") if path.name.startswith("checkpoint") else None
+    )
+    with pytest.raises(OSError, match="no power"):
+        await bookie.flush()
+    assert Index(index).flushed_seq == 1
+    await bookie.abort()
+    disk = disk.after_cut(random.Random(1))
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced))
+    assert await read_all(bookie, 1) == list(range(5))
+    await bookie.close()
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage", None])
 async def test_without_its_checkpoint_the_whole_journal_is_replayed(
     open_bookie: Opener, tmp_path: Path, content: bytes | None
@@ -109,6 +220,55 @@ async def test_without_its_checkpoint_the_whole_journal_is_replayed(
     assert (await bookie.ledger_end(1)).fenced
     assert bookie.stats().damaged_ranges == 0
     assert bookie.stats().ledgers_in_limbo_through == -1
+
+
+async def test_an_unreadable_checkpoint_is_as_good_as_none() -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    await add(bookie, 1, range(5))
+    await bookie.flush()
+    await add(bookie, 1, range(5, 8))
+    await bookie.abort()
+    disk = disk.after_cut(random.Random(1))
+    disk.unreadable[DATA / checkpoint.FILE_NAME] = [(0, 512)]
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced))
+    assert await read_all(bookie, 1) == list(range(8))
+    await bookie.close()
+
+
+async def test_a_damaged_checkpoint_on_a_full_disk_keeps_nobody_from_reading() -> None:
+    """The checkpoint is written anew with the first flush that has room."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    await add(bookie, 1, range(5))
+    await bookie.flush()
+    await add(bookie, 1, range(5, 8))
+    await bookie.abort()
+    disk = disk.after_cut(random.Random(1))
+    disk.inodes[DATA / checkpoint.FILE_NAME].data[20] ^= 1
+    disk.inodes[DATA / checkpoint.FILE_NAME].sync()
+    disk.capacity = disk.used() + 14_000
+    index = SimIndexStore(disk, DATA / "index", index.synced)
+    bookie = await open_sim(disk, index)
+    assert await read_all(bookie, 1) == list(range(8))
+    disk.capacity = 1 << 40
+    await bookie.flush()
+    await bookie.close()
+    bookie = await open_sim(disk, index)
+    assert await read_all(bookie, 1) == list(range(8))
+    assert bookie.stats().ledgers_in_limbo_through == -1
+    await bookie.close()
+
+
+async def test_an_unreadable_identity_is_named() -> None:
+    disk = SimDisk()
+    await (await open_sim(disk, SimIndexStore(disk, DATA / "index"))).abort()
+    disk = disk.after_cut(random.Random(1))
+    disk.unreadable[DATA / "identity"] = [(0, 512)]
+    with pytest.raises(DataDirError, match="/data/identity cannot be read: Input/output error"):
+        await open_sim(disk, SimIndexStore(disk, DATA / "index"))
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 256, "a/b"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from magnetar.bookie.direct_io import BLOCK_BYTES, BUFFER_BYTES, DirectFile
 from magnetar.bookie.files import Append, File
+from magnetar.bookie.os_file import OsFile
 from magnetar.bookie.os_files import OsFiles
 
 SIZES = st.one_of(
@@ -89,4 +90,15 @@ def test_where_direct_io_is_not_supported_the_page_cache_serves(
     assert not isinstance(file, DirectFile)
     assert file.write([b"abc"], 0, durable=True) == 3
     assert file.read(0, 9) == b"abc"
+    file.close()
+
+
+def test_a_failed_read_names_its_file(tmp_path: Path) -> None:
+    """The system call knows the descriptor only, and the error ends in the log of a start."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    file = OsFile(path, os.open(path, os.O_WRONLY))
+    with pytest.raises(OSError, match="file") as failed:
+        file.read(0, 7)
+    assert failed.value.filename == str(path)
     file.close()

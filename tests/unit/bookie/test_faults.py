@@ -1,5 +1,9 @@
 """What no part of a bookie foresees: it is seen from outside, and nobody waits for ever."""
 
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +11,11 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie.api import BookieReadOnly
-from magnetar.bookie.files import DiskUsage
+from magnetar.bookie.files import Append, DiskUsage
 from magnetar.bookie.index_store import Batch
+from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.os_file import OsFile
+from magnetar.bookie.os_files import OsFiles
 
 from .conftest import DATA, SMALL, add, open_sim, read_all, until
 
@@ -83,4 +90,98 @@ async def test_a_failed_journal_is_a_fault_for_good() -> None:
     assert isinstance(await add(bookie, 1, range(3)), BookieReadOnly)
     disk.fault = None
     assert "journal stopped until a restart" in bookie.stats().fault
+    await bookie.close()
+
+
+class HangingFiles(OsFiles):
+    """A disk whose syncs of a kind of file hang within `hung`."""
+
+    def __init__(self, suffix: str) -> None:
+        self.suffix = suffix
+        self.waiting = 0
+        """Syncs that hang or did."""
+        self._moving = threading.Event()
+        self._moving.set()
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        self._moving.clear()
+        try:
+            yield
+        finally:
+            self._moving.set()
+
+    def wait(self) -> None:
+        if not self._moving.is_set():
+            self.waiting += 1
+            self._moving.wait()
+
+    def open(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        append: Append | None = None,
+    ) -> OsFile:
+        file = super().open(path, create=create, read_only=read_only)
+        if path.suffix != self.suffix:
+            return file
+        wait = self.wait
+
+        class Hanging(OsFile):
+            def write(self, buffers: Sequence[bytes], offset: int, *, durable: bool = False) -> int:
+                if durable:
+                    wait()
+                return super().write(buffers, offset, durable=durable)
+
+            def sync(self) -> None:
+                wait()
+                super().sync()
+
+        hanging = Hanging(path, file._fd)
+        file._fd = -1
+        return hanging
+
+
+STALLS_SOON = replace(SMALL, disk_stall_s=0.02)
+
+
+async def test_a_journal_that_hangs_is_a_fault_and_receipts_nothing(tmp_path: Path) -> None:
+    """A disk that never answers reports no error: the time alone shows it."""
+    files = HangingFiles(".journal")
+    bookie = await LocalBookie.open(tmp_path, "b1", settings=STALLS_SOON, files=files)
+    assert await add(bookie, 1, range(3)) is None
+    with files.hung():
+        answer = asyncio.ensure_future(add(bookie, 1, range(3, 6)))
+        await until(lambda: "journal stalled" in bookie.stats().fault)
+        assert not answer.done()
+    assert await answer is None
+    await until(lambda: not bookie.stats().fault)
+    assert await read_all(bookie, 1) == list(range(6))
+    await bookie.close()
+
+
+async def test_an_add_after_a_long_pause_is_no_stall(tmp_path: Path) -> None:
+    files = HangingFiles(".journal")
+    bookie = await LocalBookie.open(tmp_path, "b1", settings=SMALL, files=files)
+    with files.hung():
+        answer = asyncio.ensure_future(add(bookie, 1, range(3)))
+        await until(lambda: bool(files.waiting))
+        assert not bookie.stats().fault
+    assert await answer is None
+    await bookie.close()
+
+
+async def test_a_flush_that_hangs_is_a_fault_until_it_ends(tmp_path: Path) -> None:
+    files = HangingFiles(".log")
+    bookie = await LocalBookie.open(tmp_path, "b1", settings=STALLS_SOON, files=files)
+    await add(bookie, 1, range(3))
+    with files.hung():
+        flush = asyncio.ensure_future(bookie.flush())
+        await until(lambda: "flush stalled" in bookie.stats().fault)
+        assert not flush.done()
+        assert await add(bookie, 1, range(3, 6)) is None  # the journal's disk is well
+    await flush
+    await until(lambda: not bookie.stats().fault)
     await bookie.close()

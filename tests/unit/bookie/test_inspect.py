@@ -1,5 +1,6 @@
 """The inspector: what it counts, what it calls damage, and the command in front of it."""
 
+import errno
 import json
 import shutil
 import subprocess
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.bookie.files import Append
 from magnetar.bookie.index import Index, View, put_view
 from magnetar.bookie.index_store import Batch, RocksIndexStore
 from magnetar.bookie.inspect import Inspection, inspect
+from magnetar.bookie.os_file import OsFile
 from magnetar.bookie.os_files import OsFiles
 from magnetar.cli.main import main
 
@@ -100,6 +103,46 @@ async def test_a_damaged_block_is_named_with_its_offset(data_dir: Path) -> None:
     # The blocks behind it are still counted.
     assert found.index is not None
     assert found.logs[0].blocks == found.index.views - 1
+
+
+class BadSectors(OsFiles):
+    """A disk that cannot read one place of each file of a kind."""
+
+    def __init__(self, suffix: str, place: int) -> None:
+        self._suffix, self._place = suffix, place
+
+    def open(
+        self,
+        path: Path,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        append: Append | None = None,
+    ) -> OsFile:
+        file = super().open(path, create=create, read_only=read_only, append=append)
+        if path.suffix != self._suffix:
+            return file
+        place = self._place
+
+        class Bad(OsFile):
+            def read(self, offset: int, length: int) -> bytes:
+                if offset <= place < offset + length:
+                    raise OSError(errno.EIO, "Input/output error", str(path))
+                return super().read(offset, length)
+
+        bad = Bad(path, file._fd)
+        file._fd = -1
+        return bad
+
+
+@pytest.mark.parametrize("suffix", [".log", ".journal"])
+async def test_an_unreadable_sector_is_a_finding_and_no_end(data_dir: Path, suffix: str) -> None:
+    """The inspector serves those whose disk fails: it reads all that the disk still reads."""
+    found = inspect(BadSectors(suffix, 6000), data_dir)
+    damage = of_kind(found, "damage")
+    assert any(name.endswith(suffix) and "cannot" in text for name, _, text in damage)
+    assert found.journals[0].records["fence"] == 1
+    assert found.logs[0].blocks >= 2
 
 
 async def test_a_damaged_record_is_named_with_its_offset(data_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import random
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,35 @@ async def test_fences_beyond_the_reserve_are_refused_and_the_journal_lives_on() 
     assert [item.error for item in await rig.settle()] == [None, None]
     kinds = [kind for kind, _, _ in rig.read_back()]
     assert kinds.count(codec.KIND_FENCE) == kept + 1
+
+
+async def test_a_journal_file_whose_name_was_not_synced_is_given_it_anew() -> None:
+    """A sync that succeeds after one that failed says nothing about what was written before."""
+    rig = Rig(SimDisk())
+    failures = [OSError(errno.ENOSPC, "No space left on device")]
+    rig.disk.fault = lambda kind, _: failures.pop() if kind == "sync directory" else None
+    answers: list[BookieError | None] = []
+    for n in range(200):
+        if not failures:
+            rig.disk.fault = None
+        rig.add(bytes(900), entry_id=n)
+        answers += [item.error for item in await rig.settle()]
+    assert any(answers)
+    assert answers[-1] is None
+    rig.disk = rig.disk.after_cut(random.Random(1))
+    assert len(rig.read_back()) >= answers.count(None)
+
+
+async def test_records_that_wait_for_a_flush_are_no_stall_of_the_journal() -> None:
+    """The journal is held then: the part that hangs is the flush."""
+    rig = Rig(SimDisk())
+    rig.journal.hold()
+    rig.add(b"held", entry_id=0)
+    assert rig.journal.waited_s == 0
+    rig.journal.release()
+    assert rig.journal.waited_s > 0
+    await rig.settle()
+    assert rig.journal.waited_s == 0
 
 
 class BrokenFiles(OsFiles):

@@ -43,10 +43,17 @@ class Maker:
         self.data += self.marks.tails[-(len(head) + size) % codec.ALIGNMENT]
 
 
-def scanned(*makers: Maker, tail: bytes = bytes(8192)) -> tuple[list[int], list[Bad], JournalScan]:
-    """(sequence numbers found, what is bad, the scan) of files with `tail` behind them."""
+def scanned(
+    *makers: Maker, tail: bytes = bytes(8192), unreadable: tuple[int, int] | None = None
+) -> tuple[list[int], list[Bad], JournalScan]:
+    """(sequence numbers found, what is bad, the scan) of files with `tail` behind them.
+
+    The disk cannot read the bytes `unreadable` of any file.
+    """
     disk = SimDisk()
     for maker in makers:
+        if unreadable is not None:
+            disk.unreadable[DIRECTORY / file_name(maker.file_id)] = [unreadable]
         disk.inodes[DIRECTORY / file_name(maker.file_id)] = Inode(bytearray(maker.data + tail))
     scan = JournalScan(disk, DIRECTORY, SALT)
     found = [item.record.seq for item in scan.records(0, START, -1)]
@@ -81,6 +88,17 @@ def test_a_missing_file_is_damage() -> None:
     found, bad, _ = scanned(make(3), second)
     assert found == [1, 2, 3, 6]
     assert [(item.first_seq, item.last_seq, item.damage) for item in bad] == [(4, 5, True)]
+
+
+def test_a_file_proves_that_all_before_it_was_synced() -> None:
+    """The last commit before a roll is lost, and no record behind it speaks of it yet."""
+    first = Maker()
+    for _ in range(3):
+        first.add(b"one commit" * 50, durable=0)
+    first.data[first.starts[2] :] = bytes(len(first.data) - first.starts[2])
+    found, bad, _ = scanned(first, Maker(2, first_seq=4))
+    assert found == [1, 2]
+    assert [(item.first_seq, item.last_seq, item.damage) for item in bad] == [(3, 3, True)]
 
 
 @given(st.integers(0, 2000))
@@ -149,6 +167,19 @@ def test_any_flipped_bit_is_reported(data: st.DataObject) -> None:
     assert len(set(found) - {6}) >= 4
 
 
+def test_a_torn_mark_between_synced_records_is_no_damage() -> None:
+    """The journal writes marks without a sync; a power cut may take half of one for good."""
+    maker = make(3)
+    maker.add(kind=codec.KIND_MARK)
+    start = maker.starts[-1]
+    maker.data[start : start + 8] = bytes(8)
+    maker.add(b"synced later")
+    maker.add(b"and more", durable=4)
+    found, bad, _ = scanned(maker)
+    assert found == [1, 2, 3, 4, 5]
+    assert [item.damage for item in bad] == [False]
+
+
 def test_a_flipped_bit_in_the_last_record_is_no_tear_in_a_new_file() -> None:
     """The record is whole and no sector of it is zeros: this was no torn write."""
     for offset in (20, codec.HEAD_BYTES + 30):
@@ -200,6 +231,77 @@ def test_a_payload_that_looks_like_records_is_none() -> None:
     maker.add(b"y")
     maker.data[maker.starts[1] + 5] ^= 1
     assert scanned(maker)[0] == [1, 3]
+
+
+def test_records_beside_an_unreadable_sector_are_replayed() -> None:
+    """One bad sector costs the records on its page, not the rest of the journal."""
+    maker = Maker()
+    for _ in range(40):
+        maker.add(b"x" * 900)
+    page = maker.starts[20] // 4096 * 4096
+    lost = [
+        n + 1
+        for n, start in enumerate(maker.starts)
+        if start < page + 4096 and page < start + 64 + 900 + 8
+    ]
+    found, bad, _ = scanned(maker, unreadable=(page + 512, page + 1024))
+    assert found == [n for n in range(1, 41) if n not in lost]
+    (item,) = bad
+    assert (item.damage, item.first_seq, item.last_seq) == (True, lost[0], lost[-1])
+
+
+@pytest.mark.parametrize("recycled", [False, True])
+@pytest.mark.parametrize("where", ["head", "body"])
+def test_an_unreadable_last_record_is_damage(where: str, recycled: bool) -> None:
+    """A torn write reads without an error, so a read error means that the record was there."""
+    maker = make(3, recycled=int(recycled))
+    maker.add(b"y" * 20_000)
+    start = maker.starts[3] if where == "head" else maker.starts[3] + 8192
+    found, bad, _ = scanned(maker, tail=bytes(8192), unreadable=(start, start + 1))
+    assert 4 not in found
+    assert bad[-1].damage
+    named = bad[-1].record
+    assert (named is not None and list(named.entry_ids) == [400]) == (where == "body")
+
+
+def test_an_unreadable_page_hides_no_record_behind_the_one_that_it_cuts() -> None:
+    """The first lost record has a good head on the page before; the others have none."""
+    maker = make(3)
+    maker.add(b"z" * 5000)
+    maker.add(b"small")
+    page = maker.starts[4] // 4096 * 4096
+    assert maker.starts[3] + codec.HEAD_BYTES <= page
+    found, bad, _ = scanned(maker, unreadable=(page, page + 512))
+    assert found == [1, 2, 3]
+    assert [(item.first_seq, item.damage) for item in bad] == [(4, True), (5, True)]
+    assert bad[0].record is not None
+    assert bad[1].record is None  # nobody knows whose it was
+
+
+def test_an_unreadable_page_behind_the_last_record_is_no_damage() -> None:
+    maker = make(3)
+    found, bad, _ = scanned(maker, tail=bytes(16_384), unreadable=(12_288, 12_800))
+    assert len(maker.data) < 8192
+    assert found == [1, 2, 3]
+    assert not bad
+
+
+def test_a_disk_that_reads_nothing_fails_the_scan() -> None:
+    """Megabytes of filler are no journal: a dead disk must not look like one with bad sectors."""
+    maker = make(3)
+    with pytest.raises(OSError, match="Input/output error"):
+        scanned(maker, tail=bytes(6 << 20), unreadable=(0, 7 << 20))
+
+
+def test_records_behind_the_header_of_a_former_life_are_replayed() -> None:
+    """The disk lost the write of a recycled file's header, and kept its records."""
+    maker = Maker(2, first_seq=4, recycled=True)
+    maker.add(b"acknowledged")
+    maker.add(b"as well")
+    maker.data[:START] = codec.encode_file_header(codec.FileHeader(1, 1, SALT))
+    found, bad, _ = scanned(make(3), maker)
+    assert found == [1, 2, 3, 4, 5]
+    assert [item.damage for item in bad] == [True]
 
 
 def test_a_header_of_another_bookie_is_damage() -> None:

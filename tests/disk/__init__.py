@@ -1,0 +1,1 @@
+"""A real bookie on a disk that lies."""
