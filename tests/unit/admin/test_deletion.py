@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from magnetar.broker.schema.model import SchemaInfo, SchemaType
+from magnetar.core.names import NamespaceName
 from magnetar.metadata.store import Record
 
-from .support import Admin
+from .support import Admin, topic_name
 
 TOPIC = "~/persistent/t1/n1/a"
 
@@ -40,3 +41,48 @@ async def test_a_late_deletion_does_not_take_the_schema_of_the_next(
     found = await service.schemas.latest(topic.name)
     assert found is not None
     assert found.schema.type is SchemaType.STRING
+
+
+@pytest.mark.parametrize(
+    ("topics", "refused"),
+    [
+        (["a", "__change_events"], True),
+        (["__change_events", "a"], True),
+        (["a"], True),
+        (["__change_events", "x__transaction_y"], False),
+        ([], False),
+    ],
+)
+async def test_a_namespace_with_a_topic_of_a_user_is_not_empty_whatever_else_it_has(
+    admin: Admin, topics: list[str], refused: bool
+) -> None:
+    namespace = "~/namespaces/t1/n1"
+    for local in topics:
+        await admin.topic(local)
+    answer = await admin.call("DELETE", namespace)
+    assert answer.status_code == (409 if refused else 204), answer.text
+    assert (await admin.call("GET", namespace)).status_code == (200 if refused else 404)
+    for local in topics:
+        assert await admin.service.topics.exists(topic_name(local)) is refused
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+async def test_a_namespace_with_a_partitioned_topic_is_not_empty(admin: Admin, domain: str) -> None:
+    """None of its partitions need be there."""
+    namespace, topic = "~/namespaces/t1/n1", f"~/{domain}/t1/n1/pt"
+    await admin.done("PUT", f"{topic}/partitions", 3)
+    await admin.done("PUT", "~/persistent/t1/n1/__change_events/partitions", 2)
+    for each in await admin.service.topics.names(NamespaceName("t1", "n1"), "persistent"):
+        await admin.service.topics.delete(each, force=True)
+    answer = await admin.call("DELETE", namespace)
+    assert (answer.status_code, answer.json()["reason"]) == (
+        409,
+        "Cannot delete non empty namespace",
+    )
+    await admin.done("DELETE", topic + "/partitions")
+    await admin.done("DELETE", namespace)
+
+
+async def test_a_tenant_with_a_namespace_is_not_deleted(admin: Admin) -> None:
+    assert (await admin.call("DELETE", "~/tenants/t1")).status_code == 409
+    await admin.done("GET", "~/namespaces/t1/n1")

@@ -176,6 +176,14 @@ class Link:
         for act in queue:
             act()
 
+    def deliver(self, count: int) -> None:
+        """Lets that many held adds arrive, the oldest first."""
+        self.held = False
+        arriving, self._queue = self._queue[:count], self._queue[count:]
+        for act in arriving:
+            act()
+        self.held = True
+
     def refuse(self, count: int) -> None:
         """Fails that many adds."""
         self.fail_adds = count
