@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -32,44 +31,51 @@ NAMESPACE = NamespaceName("public", "default")
 TTL_S = 60.0
 
 
-@dataclass
-class Broker:
-    """A broker's claims, over a session of its own."""
+class JumpingClock(SystemClock):
+    """The process may have been paused: then more time has passed than its loop has seen."""
 
-    store: HeldStore
-    session: MetadataSession
-    claims: Claims
-    name: str
+    def __init__(self) -> None:
+        super().__init__()
+        self.jumped_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.jumped_s
+
+
+class Broker:
+    """A broker's claims, over a session of its own. `stale`: its watch saw newer records."""
+
+    def __init__(self, store: HeldStore, name: str) -> None:
+        self.store, self.name = store, name
+        self.clock = JumpingClock()
+        self.session = MetadataSession(store, TTL_S, self.clock, name)
+        self.stale = False
+        self.lease_id = 0
+        rings = Rings(store, lambda _namespace: None)
+        now_ms = self.clock.now_ms
+        self.claims = Claims(store, self.session, rings, self.record, now_ms, self._seen)
+
+    async def start(self) -> None:
+        await self.session.start()
+        self.lease_id = self.session.lease_id
+        value = encode(self.record())
+        await self.store.put(broker_key(self.name), value, lease_id=self.lease_id)
+
+    def _seen(self, _record: Record) -> bool:
+        return not self.stale
 
     def record(self) -> BrokerRecord:
-        lease_id = self.session.lease_id if self.session.valid else 0
-        return record_of(self.name, lease_id)
+        urls = Urls(f"pulsar://{self.name}", f"http://{self.name}")
+        return BrokerRecord(self.name, 1, self.name, 6650, urls, lease_id=self.lease_id)
 
     async def owner_of(self, bundle: Bundle) -> str | None:
         record = await self.store.get(ownership_key(bundle))
         return None if record is None else decode_ownership(record.key, record.value).broker_id
 
 
-def record_of(name: str, lease_id: int, start: int = 1) -> BrokerRecord:
-    urls = Urls(f"pulsar://{name}", f"http://{name}")
-    return BrokerRecord(name, start, name, 6650, urls, lease_id=lease_id)
-
-
 async def started(store: HeldStore, name: str) -> Broker:
-    session = MetadataSession(store, TTL_S, SystemClock(), name)
-    await session.start()
-    rings = Rings(store, lambda _namespace: None)
-    clock = SystemClock()
-
-    def own() -> BrokerRecord:
-        return broker.record()
-
-    def seen(_record: Record) -> bool:
-        return True
-
-    claims = Claims(store, session, rings, own, clock.now_ms, seen)
-    broker = Broker(store, session, claims, name)
-    await store.put(broker_key(name), encode(broker.record()), lease_id=session.lease_id)
+    broker = Broker(store, name)
+    await broker.start()
     return broker
 
 
@@ -111,6 +117,22 @@ async def meanwhile(
     await change()
     held.go.set()
     return await task
+
+
+async def test_only_a_bundle_of_the_namespace_is_claimed(store: HeldStore, broker: Broker) -> None:
+    """A request may name a bundle as it was before a split."""
+    bundle = (await ring(store)).bundles[0]
+    for none in (
+        Bundle(NAMESPACE, bundle.lower, bundle.upper + 1),
+        Bundle(NAMESPACE, bundle.lower + 1, bundle.upper),
+        Bundle(NamespaceName("public", "other"), bundle.lower, bundle.upper),
+    ):
+        assert await broker.claims.take(none) is None
+    assert not await store.list("/ownership/")
+    claim = await broker.claims.take(bundle)
+    assert claim is not None
+    assert await broker.owner_of(bundle) == broker.name
+    assert broker.claims.get(bundle) is claim
 
 
 async def test_a_bundle_that_is_split_before_its_claim_is_written_is_not_claimed(
@@ -159,6 +181,32 @@ async def test_a_claim_is_not_made_under_a_lease_that_is_lost_before_it_is_writt
     assert not broker.claims.all
 
 
+async def test_a_claim_whose_lease_runs_out_before_it_is_answered_is_not_held(
+    store: HeldStore, broker: Broker
+) -> None:
+    """The store may count the lease longer than its holder: the holder must not serve."""
+    bundle = (await ring(store)).bundles[0]
+
+    async def paused() -> None:
+        broker.clock.jumped_s = TTL_S
+
+    assert await meanwhile(store, broker.claims.take(bundle), paused) is None
+    assert await broker.owner_of(bundle) == broker.name
+    assert not broker.claims.all
+
+
+async def test_a_claim_that_a_newer_record_has_replaced_before_it_is_answered_is_not_held(
+    store: HeldStore, broker: Broker
+) -> None:
+    bundle = (await ring(store)).bundles[0]
+
+    async def replaced() -> None:
+        broker.stale = True
+
+    assert await meanwhile(store, broker.claims.take(bundle), replaced) is None
+    assert not broker.claims.all
+
+
 @pytest.mark.parametrize("wider", [True, False])
 async def test_a_bundle_is_not_claimed_while_a_claim_overlaps_it(
     store: HeldStore, broker: Broker, other: Broker, wider: bool
@@ -203,6 +251,21 @@ async def test_a_claim_of_another_life_or_broker_is_left_alone(
 
 
 # -- handing over
+
+
+async def test_a_bundle_that_is_handed_over_goes_with_the_lease_of_its_new_owner(
+    store: HeldStore, broker: Broker, other: Broker
+) -> None:
+    bundle = (await ring(store)).bundles[0]
+    claim = await broker.claims.take(bundle)
+    assert claim is not None
+    assert await broker.claims.give(claim, other.record()) == other.record()
+    assert not broker.claims.all
+    await broker.session.stop()
+    assert await broker.owner_of(bundle) == other.name
+    assert await other.claims.confirm(bundle) is not None
+    await other.session.stop()
+    assert await broker.owner_of(bundle) is None
 
 
 async def gone(other: Broker) -> None:
@@ -257,6 +320,24 @@ async def test_a_bundle_that_another_broker_has_claimed_meanwhile_is_not_handed_
     assert await meanwhile(store, given, lost_and_claimed) is None
     assert await broker.owner_of(bundle) == third.name
     await third.session.stop()
+
+
+async def test_a_bundle_that_is_lost_and_claimed_anew_while_it_is_given_away_is_kept(
+    store: HeldStore, broker: Broker, other: Broker
+) -> None:
+    bundle = (await ring(store)).bundles[0]
+    claim = await broker.claims.take(bundle)
+    assert claim is not None
+
+    async def lost_and_claimed() -> None:
+        broker.claims.drop_all()
+        await store.delete(claim.key)
+        assert await broker.claims.take(bundle) is not None
+
+    given = broker.claims.give(claim, other.record())
+    assert await meanwhile(store, given, lost_and_claimed) is None
+    assert await broker.owner_of(bundle) == broker.name
+    assert broker.claims.get(bundle) not in (None, claim)
 
 
 # -- splitting
