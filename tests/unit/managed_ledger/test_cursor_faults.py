@@ -30,8 +30,9 @@ async def test_while_nothing_can_be_written_waiters_hear_it_and_later_all_is_wel
     factory, _, cursor, ledger_id = await start(stage)
     stage.bookie.read_only = True
     cursor.ack(ledger_id, 3)
-    with pytest.raises(MagnetarError, match="take adds"):
-        await cursor.flush()
+    for _ in range(2):  # no receipt for an ack of which nothing is stored, however often asked
+        with pytest.raises(MagnetarError, match="take adds"):
+            await cursor.flush()
     stage.bookie.read_only = False
     cursor.ack(ledger_id, 5)
     await cursor.flush()

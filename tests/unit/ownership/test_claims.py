@@ -386,3 +386,6 @@ async def test_a_split_keeps_what_others_change_in_the_policies_meanwhile(
     assert set(parts) <= set((await ring(store)).bundles)
     assert [await broker.owner_of(part) for part in parts] == [broker.name] * 2
     assert await broker.owner_of(bundle) is None
+    # The parts go with the lease of their owner, as the whole would have gone.
+    await broker.session.stop()
+    assert [await broker.owner_of(part) for part in parts] == [None] * 2
