@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
+from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.names import NamespaceName, parse_topic
 
@@ -38,6 +39,13 @@ async def all_topics(admin: Admin, namespace: str = "t1/n1") -> list[str]:
 def settings_are(admin: Admin, monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
     changed = dataclasses.replace(admin.service.settings, **given)
     monkeypatch.setattr(admin.service, "settings", changed)
+
+
+def producer_of(mode: AccessMode) -> Producer:
+    return Producer(
+        1, "p", Peer(), epoch=0, generated_name=False, access_mode=mode, topic_epoch=None,
+        request_id=1, connected_since_ms=1, metadata=[],
+    )  # fmt: skip
 
 
 # -- deleting
@@ -212,6 +220,35 @@ async def test_properties_of_a_topic_are_added_replaced_and_removed_one_by_one(
     await admin.done("DELETE", path + "?key=nope")
     await admin.done("DELETE", path + "?key=b")
     assert await documents(admin, "GET", path) == {"a": "1", "c": "2"}
+
+
+async def test_what_the_broker_keeps_among_a_topics_properties_is_not_shown(
+    admin: Admin,
+) -> None:
+    await admin.done("PUT", TOPIC, {"a": "1"})
+    topic = await admin.topic()
+    await topic.add_producer(producer_of(AccessMode.EXCLUSIVE))
+    assert len(topic.managed_ledger.properties) == 2
+    assert await documents(admin, "GET", TOPIC + "/properties") == {"a": "1"}
+
+
+async def test_a_partitions_number_is_below_the_number_of_partitions(admin: Admin) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 2)
+    for index in (2, 3):
+        assert (await refused(admin, "PUT", f"{PARTS}-partition-{index}"))[0] == 412
+    assert (await refused(admin, "PUT", PARTS + "-partition-1"))[0] == 409
+    await admin.done("DELETE", PARTS + "-partition-1")
+    await admin.done("PUT", PARTS + "-partition-1")
+
+
+async def test_a_bundles_edges_may_be_written_in_capitals(admin: Admin) -> None:
+    await admin.done("PUT", TOPIC)
+    bundle = (await admin.done("GET", "/lookup/v2/topic/persistent/t1/n1/a/bundle")).text
+    capitals = bundle.upper().replace("X", "x")
+    assert capitals != bundle
+    for each in (bundle, capitals):
+        found = await documents(admin, "GET", f"{TOPICS}?bundle={each}")
+        assert found == ["persistent://t1/n1/a"]
 
 
 async def test_a_subscription_exists_once_all_partitions_have_it(admin: Admin) -> None:
