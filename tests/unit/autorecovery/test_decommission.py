@@ -9,7 +9,7 @@ from tests.unit.autorecovery.stage import Stage, data_of, names_of, run
 
 from magnetar.autorecovery import drains
 from magnetar.autorecovery.check_all import CheckRun, CheckSummary
-from magnetar.autorecovery.decommission import Decommission, Left
+from magnetar.autorecovery.decommission import MARK_SETTLES_S, Decommission, Left
 from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
 from magnetar.autorecovery.proving import Prover
 from magnetar.autorecovery.rate import ByteRate
@@ -216,6 +216,47 @@ def test_an_ensemble_that_never_got_an_entry_is_nobodys_need() -> None:
         first = await job.look_first()
         assert (first.ledgers, first.problem) == (0, "")
         assert (await job.look()).ledgers == 0
+        await stage.stop()
+
+    run(main)
+
+
+def test_a_proof_waits_until_every_writer_has_seen_the_mark() -> None:
+    """Until then one of them may still begin a ledger on the bookie."""
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        await stage.ledger(1, (0, "b c d"), last=20)
+        job = job_on(stage, "a")
+        await job.mark()
+        await prove(stage, job)
+
+        async def writer() -> None:
+            await asyncio.sleep(MARK_SETTLES_S - 0.5)
+            await stage.ledger(2, (0, "a b c"), last=20)
+
+        left, _ = await asyncio.gather(job.late(), writer())
+        assert left.ledgers == 1
+        await stage.stop()
+
+    run(main)
+
+
+def test_a_mark_that_was_taken_away_and_put_again_is_another_one() -> None:
+    """In between the bookie may have got new ledgers."""
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        job, other = job_on(stage, "a"), job_on(stage, "a")
+        await job.mark()
+        await other.mark()
+        assert await job.still_marked()
+        assert await other.still_marked()
+        await drains.cancel(stage.store, "a")
+        assert not await job.still_marked()
+        await other.mark()
+        assert await other.still_marked()
+        assert not await job.still_marked()
         await stage.stop()
 
     run(main)
