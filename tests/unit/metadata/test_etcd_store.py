@@ -21,7 +21,7 @@ from tests.unit.metadata.etcd_rig import (
 from magnetar.metadata.etcd import watching
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import AUTHENTICATE, LEASE_GRANT, LEASE_REVOKE, RANGE, TXN
-from magnetar.metadata.etcd.errors import MetadataRefused
+from magnetar.metadata.etcd.errors import MetadataRefused, MetadataWentBack
 from magnetar.metadata.etcd.leases import EtcdLease
 from magnetar.metadata.etcd.store import EtcdStore
 from magnetar.metadata.store import (
@@ -76,6 +76,17 @@ async def test_all_pages_of_a_list_are_of_the_first_ones_revision(
     fake.on(RANGE, ranged)
     assert [record.key for record in await store.list("/")] == ["/k1", "/k2", "/k3"]
     assert asked == [(b"/r/", b"/r0", 0), (b"/r/k1\0", b"/r0", 9), (b"/r/k2\0", b"/r0", 9)]
+
+
+@pytest.mark.parametrize("back", [1, 2, 9])
+async def test_a_read_that_is_older_than_what_is_known_is_never_believed(
+    fake: FakeEtcd, store: EtcdStore, back: int
+) -> None:
+    fake.on(TXN, answers(txn(succeeded=True, revision=7 + back)))
+    await store.put("/a", b"")
+    for reading in (store.get("/a"), store.list("/"), store.revision()):
+        with pytest.raises(MetadataWentBack, match=f"from revision {7 + back} to 7"):
+            await reading
 
 
 @pytest.mark.parametrize("actual", [0, 3, 9])
@@ -162,6 +173,33 @@ async def test_a_refused_token_is_replaced_once_and_a_second_refusal_is_final(
     fake.on(TXN, answers(NO_TOKEN, NO_TOKEN))
     with pytest.raises(MetadataRefused, match="refuses new tokens"):
         await store.put("/a", b"")
+    await store.close()
+
+
+async def test_a_token_that_replaced_the_refused_one_is_kept(fake: FakeEtcd) -> None:
+    """Calls that went out with the old one are refused after it was replaced."""
+    tokens(fake, token("a"), token("b"))
+    store = await open_fake(fake, **USER)
+    late = asyncio.Event()
+    begun = asyncio.Event()
+    refusals = [None, late]
+
+    async def refusing(request: Any) -> pb.TxnResponse:
+        if refusals:
+            waits = refusals.pop()
+            if waits is not None:
+                begun.set()
+                await waits.wait()
+            raise NO_TOKEN
+        return txn(succeeded=True, revision=9)
+
+    fake.on(TXN, refusing)
+    second = asyncio.ensure_future(store.put("/b", b""))
+    await asyncio.wait_for(begun.wait(), WITHIN_S)
+    assert await store.put("/a", b"") == 9
+    late.set()
+    assert await second == 9
+    assert fake.calls.count("Authenticate") == 2
     await store.close()
 
 
