@@ -14,7 +14,8 @@ from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.broker.topic.subscribe import SubscribeRequest
-from magnetar.core.names import NamespaceName, parse_topic
+from magnetar.core.errors import PersistenceError
+from magnetar.core.names import NamespaceName, TopicName, parse_topic
 
 CLIENTS = ["producer", "consumer"]
 
@@ -98,6 +99,28 @@ async def test_a_consumer_at_any_broker_keeps_a_subscription_unless_it_is_forced
     await first.done("DELETE", PARTS + "/subscription/s?force=true")
     for number in range(4):
         assert not (await opened(cluster, f"p-partition-{number}")).subscriptions
+
+
+async def test_a_topic_of_which_a_partition_cannot_be_deleted_is_there_still(
+    cluster: RestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await spread(cluster)
+    (remote,) = cluster.others(first)
+
+    async def fails(name: TopicName, *, force: bool = False) -> None:
+        raise PersistenceError(f"{name} cannot be deleted now")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(remote.service.topics, "delete", fails)
+        for path in (PARTS + "/partitions?force=true", NAMESPACE + "?force=true"):
+            refused = await first.call("DELETE", path)
+            assert refused.status_code >= 500
+            assert "cannot be deleted now" in refused.json()["reason"]
+    left = await stored(cluster)
+    assert left
+    assert all(cluster.owner(topic(local)) is remote for local in left)
+    await second.done("DELETE", NAMESPACE + "?force=true")
+    assert await stored(cluster) == []
 
 
 async def test_a_namespace_is_empty_only_where_no_broker_has_a_topic_of_it(

@@ -256,8 +256,9 @@ async def test_a_subscription_exists_once_all_partitions_have_it(admin: Admin) -
     await admin.done("PUT", PARTS + "-partition-0/subscription/s")
     await admin.done("PUT", PARTS + "/subscription/s")
     assert set((await admin.topic("p-partition-1")).subscriptions) == {"s"}
-    await admin.done("PUT", PARTS + "-partition-1/subscription/t")
-    assert await documents(admin, "GET", PARTS + "/subscriptions") == ["s", "t"]
+    for index, subscription in enumerate("tu"):
+        await admin.done("PUT", f"{PARTS}-partition-{index}/subscription/{subscription}")
+    assert await documents(admin, "GET", PARTS + "/subscriptions") == ["s", "t", "u"]
     again = await refused(admin, "PUT", PARTS + "/subscription/s")
     assert again == (409, "Subscription already exists for topic")
 
