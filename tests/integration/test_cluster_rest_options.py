@@ -9,6 +9,7 @@ from tests.integration.test_cluster_rest import EARLIEST, NAMESPACE, PARTS, TOPI
 from tests.support.rest_cluster import Member, RestCluster
 from tests.unit.admin.support import Peer
 
+from magnetar.broker.balance.model import LOG_PREFIX, Round, encoded
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -251,6 +252,50 @@ async def test_a_bundle_is_split_as_it_is_asked_for_and_unloaded_where_it_is_ask
     part = (await other.done("GET", path)).text
     await other.done("PUT", f"{NAMESPACE}/{part}/split?unload=true")
     assert owner.service.topics.loaded(topic("a")) is None
+
+
+async def test_a_broker_that_is_sent_requests_takes_every_bundle_that_nobody_has(
+    cluster: RestCluster,
+) -> None:
+    """Whatever it would have chosen itself: it was chosen already."""
+    first = cluster.members[0]
+    for number in range(8):
+        path = f"~/persistent/public/default/t{number}?authoritative=true"
+        answer = await first.call("PUT", path, follow=False)
+        assert answer.status_code == 204, answer.text
+        assert cluster.owner(topic(f"t{number}")) is first
+    assert len(first.ownership.owned()) > 1
+
+
+async def test_a_bundle_is_unloaded_only_to_another_broker_that_lives(cluster: RestCluster) -> None:
+    await cluster.members[0].done("PUT", TOPIC)
+    owner = cluster.owner(topic("a"))
+    path = "/lookup/v2/topic/persistent/public/default/a/bundle"
+    bundle = (await owner.done("GET", path)).text
+    for destination in ("nobody:8080", owner.service.broker_id):
+        for member in cluster.members:
+            url = f"{NAMESPACE}/{bundle}/unload?destinationBroker={destination}"
+            refused = await member.call("PUT", url)
+            assert refused.status_code == 412
+            assert "no other broker" in refused.json()["reason"]
+    assert cluster.owner(topic("a")) is owner
+
+
+async def test_of_the_log_of_decisions_the_newest_are_shown_first(cluster: RestCluster) -> None:
+    first, second = cluster.members
+    for number in range(1, 5):
+        made = Round(sequence=number, at_ms=number, leader="b", loads={}, decisions=())
+        await cluster.store.put(f"{LOG_PREFIX}{number:04d}", encoded(made))
+    for member, query, shown in (
+        (first, "", [4, 3, 2, 1]),
+        (second, "?limit=2", [4, 3]),
+        (first, "?limit=1", [4]),
+        (second, "?limit=0", [4]),
+        (first, "?limit=9", [4, 3, 2, 1]),
+    ):
+        found = (await member.done("GET", "~/brokers/balance" + query)).json()
+        rounds = [each["sequence"] for each in found["log"] if each["sequence"] <= 4]
+        assert rounds == shown, query
 
 
 async def test_a_request_says_what_it_asked_for_wherever_it_is_sent_on(

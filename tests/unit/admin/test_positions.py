@@ -108,6 +108,11 @@ async def test_an_analysis_says_that_it_stopped_short(
     monkeypatch.setattr(backlog, "SCANNED_ENTRIES_MAX", 2)
     rest = (await admin.done("POST", SUB + "/analyzeBacklog", body_of(ids[4]))).json()
     assert (rest["entries"], rest["aborted"]) == (2, False)
+    # What is acknowledged is not read again, wherever the client would begin.
+    await admin.done("POST", SUB + "/skip/4")
+    for start in (EARLIEST, body_of(ids[1])):
+        rest = (await admin.done("POST", SUB + "/analyzeBacklog", start)).json()
+        assert (rest["entries"], rest["aborted"]) == (2, False)
 
 
 async def test_a_subscription_begins_where_its_creator_says(admin: Admin) -> None:
