@@ -1,13 +1,13 @@
 """Options of requests that any broker of a cluster takes: they hold where the topics are served."""
 
 from collections.abc import AsyncIterator
-from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.integration.test_cluster_rest import EARLIEST, NAMESPACE, PARTS, TOPIC, spread, topic
 from tests.support.rest_cluster import Member, RestCluster
 from tests.unit.admin.support import Peer
+from tests.unit.ledger.stage import publish
 
 from magnetar.broker.balance.model import LOG_PREFIX, Round, encoded
 from magnetar.broker.subscription.consumer import Consumer
@@ -214,20 +214,24 @@ async def test_what_one_partition_refuses_is_refused_and_what_none_has_is_not_fo
         assert set((await opened(cluster, f"p-partition-{number}")).subscriptions) == {"s"}
 
 
-async def test_the_backlog_of_a_bundle_that_nobody_serves_is_cleared(
-    cluster: RestCluster,
-) -> None:
-    first, second = await spread(cluster)
-    await first.done("PUT", PARTS + "/subscription/s", EARLIEST)
-    await first.done("PUT", PARTS + "/subscription/t", EARLIEST)
-    for low, high in pairwise(
-        (await first.done("GET", NAMESPACE + "/bundles")).json()["boundaries"]
-    ):
-        await first.done("PUT", f"{NAMESPACE}/{low}_{high}/unload")
-    await second.done("POST", NAMESPACE + "/unsubscribe/s")
-    for number in range(4):
-        path = f"{PARTS}-partition-{number}/subscriptions"
-        assert (await first.done("GET", path)).json() == ["t"]
+async def test_what_is_done_to_a_namespace_is_done_in_bundles_that_nobody_has() -> None:
+    alone = RestCluster()
+    await alone.start(1)
+    (member,) = alone.members
+    for local in "abcd":
+        path = f"~/persistent/public/default/{local}/subscription/"
+        for subscription in "st":
+            await member.done("PUT", path + subscription, EARLIEST)
+        await publish((await opened(alone, local)).managed_ledger, b"x")
+    for request in ("unsubscribe/s", "clearBacklog"):
+        await member.done("PUT", NAMESPACE + "/unload")
+        assert not member.ownership.owned(), "there is no other broker to have them"
+        await member.done("POST", f"{NAMESPACE}/{request}")
+    for local in "abcd":
+        stats = (await member.done("GET", f"~/persistent/public/default/{local}/stats")).json()
+        backlogs = {name: each["msgBacklog"] for name, each in stats["subscriptions"].items()}
+        assert backlogs == {"t": 0}
+    await alone.stop()
 
 
 async def test_a_bundle_is_split_as_it_is_asked_for_and_unloaded_where_it_is_asked_for(
@@ -274,10 +278,11 @@ async def test_a_bundle_is_unloaded_only_to_another_broker_that_lives(cluster: R
     bundle = (await owner.done("GET", path)).text
     for destination in ("nobody:8080", owner.service.broker_id):
         for member in cluster.members:
-            url = f"{NAMESPACE}/{bundle}/unload?destinationBroker={destination}"
-            refused = await member.call("PUT", url)
-            assert refused.status_code == 412
-            assert "no other broker" in refused.json()["reason"]
+            for unloaded in (f"{NAMESPACE}/{bundle}", NAMESPACE):
+                url = f"{unloaded}/unload?destinationBroker={destination}"
+                refused = await member.call("PUT", url)
+                assert refused.status_code == 412
+                assert "no other broker" in refused.json()["reason"]
     assert cluster.owner(topic("a")) is owner
 
 
