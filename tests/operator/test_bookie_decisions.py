@@ -209,6 +209,7 @@ CASES = {
     "none while disks have room": Case(also={"used": 69}),
     "the floor of a mark counts": Case(mark="6 2025-12-31T23:00:00Z", wanted=6, kept=True),
     "a floor below the spec does not": Case(mark="3 2026-01-01T00:00:00Z", kept=True),
+    "none while others are to go": Case(wanted=3, also={"replicas": 3}),
     "none before the set has them": Case(mark="5 2025-12-31T23:00:00Z", wanted=5, kept=True),
     "the next after the pause": Case(mark="4 2025-12-31T23:50:00Z", wanted=5, added=True),
     "none within the pause": Case(mark="4 2025-12-31T23:50:01Z", kept=True),
@@ -223,7 +224,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_bookies_that_disks_call_for(observed: Observed, case: Case) -> None:
     scale_up = {**CONSENT, "enabled": case.consent}
-    cluster = cluster_of(bookie={"replicas": BOOKIES, "scaleUp": scale_up})
+    replicas = case.also.get("replicas", BOOKIES)
+    cluster = cluster_of(bookie={"replicas": replicas, "scaleUp": scale_up})
     disked(observed, case.also.get("used", FULL))
     stored = observed.objects[SET]
     stored["spec"]["replicas"] = case.live

@@ -52,3 +52,27 @@ async def test_after_a_failed_append_every_producer_of_the_topic_is_sent_away_on
             peer.write(frames.send(producer_id, 1))
             receipt = await peer.until(CommandType.SEND_RECEIPT)
             assert (receipt.producer_id, receipt.sequence_id) == (producer_id, 1)
+
+
+async def test_who_sends_to_a_terminated_topic_is_sent_away_with_all_others() -> None:
+    """Not by a SEND_ERROR, after which Go's client sits out its send timeout."""
+    async with (
+        running_broker() as (service, port),
+        peer_of(port) as sending,
+        peer_of(port) as other,
+    ):
+        await attach(sending, 1)
+        await attach(other, 2)
+        topic = service.topics.loaded(parse_topic(TOPIC))
+        assert isinstance(topic, PersistentTopic)
+        await topic.managed_ledger.terminate()
+        sending.write(frames.send(1, 0))
+        for peer, producer_id in ((sending, 1), (other, 2)):
+            told = await peer.next()
+            assert told is not None
+            assert told.type == CommandType.CLOSE_PRODUCER
+            assert isinstance(told.message, pb.CommandCloseProducer)
+            assert told.message.producer_id == producer_id
+            command = pb.CommandProducer(topic=TOPIC, producer_id=producer_id, request_id=9)
+            peer.send(CommandType.PRODUCER, command)
+            assert (await peer.until(CommandType.ERROR)).error == pb.TopicTerminatedError
