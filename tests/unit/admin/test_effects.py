@@ -10,7 +10,7 @@ from tests.unit.ledger.stage import publish
 from magnetar.admin.bodies import BODY_BYTES_MAX
 from magnetar.broker.compaction_state import NO_JOBS
 from magnetar.broker.subscription.consumer import Consumer
-from magnetar.broker.subscription.spec import ConsumerSpec
+from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.compaction import records as compaction
 from magnetar.core.clock import SystemClock
@@ -214,3 +214,23 @@ async def test_a_body_may_be_as_large_as_it_says(admin: Admin) -> None:
     for size, status in ((BODY_BYTES_MAX, 204), (BODY_BYTES_MAX + 1, 413)):
         answer = await admin.call("PUT", "~/tenants/t9", document.rjust(size))
         assert answer.status_code == status
+
+
+async def test_a_topic_is_in_use_until_its_last_client_leaves(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its deletion for want of use is counted from then."""
+    topic = await admin.topic()
+    producer = await admin.producer()
+    consumer = await admin.consumer("s", SubType.Shared)
+    clock = LaterClock()
+    monkeypatch.setattr(admin.service.clock, "_clock", clock)
+    for leave in (
+        lambda: topic.remove_producer(producer),
+        lambda: topic.remove_consumer(topic.subscriptions["s"], consumer),
+    ):
+        clock.passed_s += 1_000
+        before_ms = admin.service.clock.now_ms()
+        assert topic.last_active_ms < before_ms
+        leave()
+        assert topic.last_active_ms >= before_ms
