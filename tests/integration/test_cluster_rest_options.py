@@ -108,7 +108,7 @@ async def test_a_topic_of_which_a_partition_cannot_be_deleted_is_there_still(
     first, second = await spread(cluster)
     (remote,) = cluster.others(first)
 
-    async def fails(name: TopicName, *, force: bool = False) -> None:
+    async def fails(name: TopicName, **_: object) -> None:
         raise PersistenceError(f"{name} cannot be deleted now")
 
     with monkeypatch.context() as failing:

@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from magnetar.admin.deletion import forget_namespace
+from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.policies.store import policies_key
 from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.core.errors import Conflict
 from magnetar.core.names import NamespaceName
 from magnetar.managed_ledger.backlog_record import record_key
 from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
-from magnetar.metadata.store import Record
+from magnetar.metadata.store import Check, Record
 
 from .support import Admin, topic_name
 
@@ -105,8 +106,10 @@ async def test_a_namespace_is_not_forgotten_while_it_has_topics(
     else:
         await admin.topic("a")
     before = await admin.service.store.list("/")
+    record = await admin.service.store.get(namespace_key(NAMESPACE))
+    assert record is not None
     with pytest.raises(Conflict, match="still has topics"):
-        await forget_namespace(admin.service, NAMESPACE)
+        await forget_namespace(admin.service, NAMESPACE, Check(record.key, record.revision))
     assert await admin.service.store.list("/") == before
 
 

@@ -234,3 +234,12 @@ async def test_a_topic_is_in_use_until_its_last_client_leaves(
         assert topic.last_active_ms < before_ms
         leave()
         assert topic.last_active_ms >= before_ms
+
+
+async def test_a_namespace_is_not_created_with_what_nothing_acts_on(admin: Admin) -> None:
+    for asked, status in ((True, 405), (False, 204)):
+        body = {"deduplicationEnabled": asked}
+        answer = await admin.call("PUT", "~/namespaces/t1/n2", body)
+        assert answer.status_code == status, answer.text
+        there = (await admin.call("GET", "~/namespaces/t1/n2")).status_code
+        assert there == (404 if asked else 200)
