@@ -115,6 +115,10 @@ def test_a_topic_is_well_where_all_of_it_is_known_to_be() -> None:
     assert said(A_TOPIC, record(own, behind=9, growing=1)) is None
     assert said(AUDIT, record(own, behind=9, growing=1)) == (False, "NotGrowing")
     assert said(A_TOPIC, record(own)) == (False, "NotGrowing")
+    # One partition says nothing of the subscription's others.
+    part = behind(PART, "audit", "draining")
+    assert said(AUDIT, record(part, behind=9, growing=1)) is None
+    assert said(AUDIT, record(part)) == (False, "NotGrowing")
 
 
 def test_what_is_not_known_has_no_condition() -> None:

@@ -20,6 +20,7 @@ from magnetar_operator.cluster.actions import (
 from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
 from magnetar_operator.cluster.observed import Drain
 from magnetar_operator.cluster.plan import Plan
+from magnetar_operator.cluster.replacing import decide
 from magnetar_operator.cluster.status import status
 
 LEDGERS = 6
@@ -80,15 +81,61 @@ def test_a_volume_that_is_asked_for_is_replaced_once() -> None:
 def test_the_annotation_goes_before_the_drain_so_that_nothing_begins_again() -> None:
     world = made()
     world.request = "c-bookie-2"
-    order: list[type] = []
+    order: list[list[type]] = []
     for _ in range(12):
         found = world.plan()
-        order += [type(one) for one in found.actions if isinstance(one, (ClearRequest, EndDrain))]
+        ends = [type(one) for one in found.actions if isinstance(one, (ClearRequest, EndDrain))]
+        if ends:
+            order.append(ends)
         world.act(found.actions)
         world.turn()
-    assert order == [ClearRequest, EndDrain]
+    # In two plans: the second is made of a cluster that shows no request any more.
+    assert order == [[ClearRequest], [EndDrain]]
     ended = [one for one in world.plan().actions if isinstance(one, EndDrain)]
     assert ended == []
+
+
+@pytest.mark.parametrize(
+    "registered",
+    ["the old disks", "a full disk", "other bookies", "nobody", "a pod that is not ready"],
+)
+def test_a_replaced_bookie_is_back_only_once_its_new_disks_take_entries(registered: str) -> None:
+    """Its pod is ready before the registration of its former process has expired."""
+    world = made()
+    world.request = bookie = "c-bookie-1"
+    while not (drain := world.drains.get(bookie)) or drain.state != "removable":
+        turn(world)
+    retired = drain.incarnations
+    while not any(isinstance(one, ClearRequest) for one in world.plan().actions):
+        turn(world)
+    seen = world.observed()
+    health = seen.ledgers.health
+    assert health is not None
+    (new,) = [one for one in health.bookies if one.bookie_id == bookie]
+    others = [one for one in health.bookies if one.bookie_id != bookie]
+    assert new.incarnation not in retired
+    stands = {
+        "the old disks": [msgspec.structs.replace(new, incarnation=one) for one in retired],
+        "a full disk": [msgspec.structs.replace(new, writable=False)],
+        "other bookies": [],
+        "nobody": None,
+        "a pod that is not ready": [new],
+    }[registered]
+    if registered == "a pod that is not ready":
+        seen.pods = [
+            dataclasses.replace(one, ready=False) if one.name == bookie else one
+            for one in seen.pods
+        ]
+    stale = None if stands is None else msgspec.structs.replace(health, bookies=(*others, *stands))
+    seen.ledgers = dataclasses.replace(seen.ledgers, health=stale)
+    for request in (bookie, ""):
+        cluster = dataclasses.replace(world.cluster, replace_volume=request)
+        found = decide(cluster, seen, 3, world.now)
+        assert not found.actions
+        assert found.step == "Registering"
+        assert found.active
+    world.settle()
+    assert world.replaced == [bookie]
 
 
 def test_it_is_refused_where_a_bookie_lies_and_names_the_ledgers() -> None:

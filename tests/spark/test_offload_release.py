@@ -14,8 +14,9 @@ from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import ledger_key
 from magnetar.ledger.settings import SINGLE
-from magnetar.offload.records import OffloadRecord, encode, offload_key
+from magnetar.offload.records import OffloadRecord, decode_offload, encode, offload_key
 from magnetar.offload.stores import StoreSpec
+from magnetar_spark.jobs.offload import releasing
 from magnetar_spark.jobs.offload.releasing import release
 from magnetar_spark.log.access import Log
 
@@ -99,3 +100,52 @@ async def test_what_both_clocks_say_is_due_goes(moved: Moved) -> None:
     assert not await moved.on_bookies()
     files = [path for path in moved.whole.parent.rglob("*") if path.is_file()]
     assert files == [moved.whole]
+
+
+async def test_without_a_lag_a_file_is_due_at_once_whatever_its_stores_clock_says(
+    moved: Moved,
+) -> None:
+    moved.whole.write_bytes(b"whole")
+    ahead_s = time.time() + HOUR_MS / 1000
+    os.utime(moved.whole, (ahead_s, ahead_s))
+    now_ms = time.time_ns() // 1_000_000
+    await moved.note(offloaded_ms=now_ms)
+    for lag_ms, ledgers in ((-1, 0), (0, 1)):
+        found = await release(moved.log, [(NAME, lag_ms)], now_ms=now_ms)
+        assert (found.ledgers, found.errors) == (ledgers, [])
+
+
+@pytest.mark.parametrize("content", [b"whol", b"whole and more"])
+async def test_a_file_of_another_size_keeps_the_ledger(moved: Moved, content: bytes) -> None:
+    moved.whole.write_bytes(content)
+    await moved.note()
+    found = await release(moved.log, [(NAME, 0)], now_ms=10)
+    assert (found.ledgers, len(found.errors)) == (0, 1)
+    assert "bytes, not 5" in found.errors[0][2]
+    assert await moved.on_bookies()
+
+
+@pytest.mark.parametrize("record", ["is deleted", "is another"])
+async def test_a_record_that_changes_meanwhile_keeps_the_ledger(
+    moved: Moved, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    """The topic is trimmed, or another job goes on with the file."""
+    moved.whole.write_bytes(b"whole")
+    now_ms = time.time_ns() // 1_000_000
+    await moved.note(offloaded_ms=now_ms - 2 * HOUR_MS)
+    store, key = moved.stage.store, offload_key(NAME, moved.ledger_id)
+
+    async def changed(_: StoreSpec) -> int:
+        if record == "is deleted":
+            await store.delete(key)
+        else:
+            await moved.note(offloaded_ms=now_ms)
+        return now_ms + 2 * HOUR_MS
+
+    monkeypatch.setattr(releasing, "store_now_ms", changed)
+    found = await release(moved.log, [(NAME, HOUR_MS)], now_ms=now_ms)
+    assert (found.ledgers, found.errors) == (0, [])
+    assert await moved.on_bookies()
+    stored = await store.get(key)
+    assert (stored is None) is (record == "is deleted")
+    assert stored is None or decode_offload(key, stored.value).released_ms == 0

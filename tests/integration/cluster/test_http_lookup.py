@@ -64,3 +64,25 @@ async def test_listeners_have_their_own_addresses(cluster: Cluster) -> None:
         assert refused.status_code == 500
         assert "the broker do not have nosuch listener" in refused.text
     assert first.ownership.owned() == {}
+
+
+async def test_a_broker_that_is_sent_the_client_takes_the_topic_and_its_listener_is_kept(
+    cluster: Cluster,
+) -> None:
+    first, _ = cluster.nodes
+    assert (await get(first, LOOKUP + "t")).status_code == 200
+    name = next(
+        f"t{index}"
+        for index in range(100)
+        if bundle_of(first, f"{TOPIC}{index}") != bundle_of(first)
+    )
+    for asked in (
+        await get(first, LOOKUP + name + "?listenerName=public"),
+        await get(first, LOOKUP + name, **{"X-Pulsar-ListenerName": "public"}),
+    ):
+        assert asked.status_code == 307
+        location = f"http://example.test:8080{LOOKUP}{name}?authoritative=true&listenerName=public"
+        assert asked.headers["location"] == location
+    # Said to be its own, it is not sent on once more.
+    found = await get(first, LOOKUP + name + "?authoritative=true")
+    assert found.json()["brokerUrl"] == first.url

@@ -132,3 +132,18 @@ async def test_a_topic_is_not_deleted_unforced_for_having_only_broken_ones(
     await topic.delete_subscription("whole")
     with pytest.raises(PreconditionFailed, match="active producers/subscriptions"):
         await admin.service.topics.delete(topic_name("a"), force=False)
+
+
+async def test_a_new_partition_gets_a_broken_subscription_whole_with_its_properties(
+    admin: Admin,
+) -> None:
+    """What is sent there until it is mended waits for it as well."""
+    path, first = "~/persistent/t1/n1/p", "p-partition-0"
+    await admin.done("PUT", path + "/partitions", 1)
+    made = await admin.topic(first)
+    await made.create_subscription("broken", EARLIEST, {"team": "x"})
+    positions = await admin.publish([b"x"] * MESSAGES, first)
+    await break_cursor(admin, first, "broken", positions[2])
+    await admin.done("POST", path + "/partitions", 2)
+    found = (await admin.topic("p-partition-1")).subscriptions["broken"]
+    assert found.cursor.properties == {"team": "x"}

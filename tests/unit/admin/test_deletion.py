@@ -3,13 +3,22 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
+from magnetar.admin.deletion import forget_namespace
+from magnetar.broker.ownership.rings import namespace_key
+from magnetar.broker.policies.store import policies_key
 from magnetar.broker.schema.model import SchemaInfo, SchemaType
-from magnetar.metadata.store import Record
+from magnetar.core.errors import Conflict
+from magnetar.core.names import NamespaceName
+from magnetar.managed_ledger.backlog_record import record_key
+from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
+from magnetar.metadata.store import Check, Record
 
-from .support import Admin
+from .support import Admin, topic_name
 
 TOPIC = "~/persistent/t1/n1/a"
+NAMESPACE = NamespaceName("t1", "n1")
 
 
 async def test_a_late_deletion_does_not_take_the_schema_of_the_next(
@@ -40,3 +49,84 @@ async def test_a_late_deletion_does_not_take_the_schema_of_the_next(
     found = await service.schemas.latest(topic.name)
     assert found is not None
     assert found.schema.type is SchemaType.STRING
+
+
+@pytest.mark.parametrize(
+    ("topics", "refused"),
+    [
+        (["a", "__change_events"], True),
+        (["__change_events", "a"], True),
+        (["a"], True),
+        (["__change_events", "x__transaction_y"], False),
+        ([], False),
+    ],
+)
+async def test_a_namespace_with_a_topic_of_a_user_is_not_empty_whatever_else_it_has(
+    admin: Admin, topics: list[str], refused: bool
+) -> None:
+    namespace = "~/namespaces/t1/n1"
+    for local in topics:
+        await admin.topic(local)
+    answer = await admin.call("DELETE", namespace)
+    assert answer.status_code == (409 if refused else 204), answer.text
+    assert (await admin.call("GET", namespace)).status_code == (200 if refused else 404)
+    for local in topics:
+        assert await admin.service.topics.exists(topic_name(local)) is refused
+
+
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+async def test_a_namespace_with_a_partitioned_topic_is_not_empty(admin: Admin, domain: str) -> None:
+    """None of its partitions need be there."""
+    namespace, topic = "~/namespaces/t1/n1", f"~/{domain}/t1/n1/pt"
+    await admin.done("PUT", f"{topic}/partitions", 3)
+    await admin.done("PUT", "~/persistent/t1/n1/__change_events/partitions", 2)
+    for each in await admin.service.topics.names(NamespaceName("t1", "n1"), "persistent"):
+        await admin.service.topics.delete(each, force=True)
+    answer = await admin.call("DELETE", namespace)
+    assert (answer.status_code, answer.json()["reason"]) == (
+        409,
+        "Cannot delete non empty namespace",
+    )
+    await admin.done("DELETE", topic + "/partitions")
+    await admin.done("DELETE", namespace)
+
+
+async def test_a_tenant_with_a_namespace_is_not_deleted(admin: Admin) -> None:
+    assert (await admin.call("DELETE", "~/tenants/t1")).status_code == 409
+    await admin.done("GET", "~/namespaces/t1/n1")
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+async def test_a_namespace_is_not_forgotten_while_it_has_topics(
+    admin: Admin, partitioned: bool
+) -> None:
+    """Its record is the only way to find them: whoever deletes it has to repeat that."""
+    if partitioned:
+        await admin.service.resources.create_partitioned(topic_name("p"), 2, {})
+    else:
+        await admin.topic("a")
+    before = await admin.service.store.list("/")
+    record = await admin.service.store.get(namespace_key(NAMESPACE))
+    assert record is not None
+    with pytest.raises(Conflict, match="still has topics"):
+        await forget_namespace(admin.service, NAMESPACE, Check(record.key, record.revision))
+    assert await admin.service.store.list("/") == before
+
+
+async def test_with_a_namespace_goes_what_deletions_that_were_cut_short_have_left(
+    admin: Admin,
+) -> None:
+    service = admin.service
+    topic = await admin.topic("half")
+    key = managed_ledger_key(topic.managed_ledger.name)
+    await service.topics.unload(topic.name)
+    stored = await service.store.get(key)
+    assert stored is not None
+    marked = replace(decode_managed_ledger(key, stored.value), deleted=True)
+    await service.store.put(key, encode(marked))
+    await service.store.put(policies_key(topic_name("gone")), b"{}")
+    await service.store.put(record_key(str(NAMESPACE)), b"{}")
+    # Nothing of it is a topic: the namespace counts as empty.
+    await admin.done("DELETE", "~/namespaces/t1/n1")
+    left = [each.key for each in await service.store.list("/") if f"{NAMESPACE}" in each.key]
+    assert left == []

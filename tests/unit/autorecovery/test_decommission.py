@@ -1,17 +1,20 @@
 """Emptying a bookie: what it refuses, what it waits for, and that it believes only proofs."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
-from tests.unit.autorecovery.stage import Stage, names_of, run
+import pytest
+from msgspec import structs
+from tests.unit.autorecovery.stage import Stage, data_of, names_of, run
 
 from magnetar.autorecovery import drains
-from magnetar.autorecovery.check_all import CheckSummary
-from magnetar.autorecovery.decommission import Decommission, Left
+from magnetar.autorecovery.check_all import CheckRun, CheckSummary
+from magnetar.autorecovery.decommission import MARK_SETTLES_S, Decommission, Left
 from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
 from magnetar.autorecovery.proving import Prover
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.bookie.registration import draining_key
-from magnetar.ledger.metadata import LedgerState, ledger_key
+from magnetar.ledger.metadata import Ensemble, LedgerMetadata, LedgerState, ledger_key
 
 
 def job_on(stage: Stage, name: str) -> Decommission:
@@ -19,10 +22,13 @@ def job_on(stage: Stage, name: str) -> Decommission:
 
 
 async def prove(stage: Stage, job: Decommission) -> tuple[CheckSummary, list[LedgerReport]]:
-    prover = Prover(stage.bookies, ByteRate(0, stage.clock), 30.0)
     reports: list[LedgerReport] = []
-    checker = LedgerChecker(stage.bookies, prover, None, 30.0)
-    return await job.prove(checker, reports.append), reports
+    return await job.prove(checker_of(stage), reports.append), reports
+
+
+def checker_of(stage: Stage) -> LedgerChecker:
+    prover = Prover(stage.bookies, ByteRate(0, stage.clock), 30.0)
+    return LedgerChecker(stage.bookies, prover, None, 30.0)
 
 
 async def wait_until_empty(job: Decommission, limit_s: float = 600) -> Left:
@@ -140,6 +146,51 @@ def test_moved_is_not_believed_without_proof() -> None:
     run(main)
 
 
+def test_copies_on_the_bookie_itself_prove_nothing() -> None:
+    """A record may name it again: they go with it all the same."""
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c")
+        await stage.ledger(1, (0, "a b c"), last=8, write_quorum=3)
+        await stage.ledger(2, (0, "b c"), last=8)
+        stage.by_name["a"].put(2, 0, data_of(2, 0), 0)
+        job = job_on(stage, "a")
+        await job.look_first()
+        summary, reports = await prove(stage, job)
+        assert summary.exit_code == 1
+        verdicts = {report.ledger_id: report.verdict for report in reports}
+        assert verdicts == {1: "too few proven copies", 2: "healthy"}
+        await stage.stop()
+
+    run(main)
+
+
+@pytest.mark.parametrize("repairing", [False, True])
+def test_copies_on_the_bookie_prove_nothing_where_the_record_changes_meanwhile(
+    repairing: bool,
+) -> None:
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d", "e", "f")
+        now = await stage.ledger(1, (0, "a b c"), last=8, write_quorum=3)
+        elsewhere = tuple(stage.by_name[name].identity for name in "def")
+        read_before = structs.replace(now, ensembles=(Ensemble(0, elsewhere),))
+
+        async def ledgers() -> AsyncIterator[LedgerMetadata]:
+            yield read_before
+
+        reports: list[LedgerReport] = []
+        checker = checker_of(stage)
+        checking = CheckRun(
+            stage.store, checker, checker if repairing else None, not_counting={"a"}
+        )
+        await checking.run(ledgers(), reports.append, summary := CheckSummary())
+        assert [report.verdict for report in reports] == ["too few proven copies"]
+        assert summary.exit_code == 1
+        await stage.stop()
+
+    run(main)
+
+
 def test_its_own_word_counts_where_no_record_names_it_any_more() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
@@ -165,6 +216,47 @@ def test_an_ensemble_that_never_got_an_entry_is_nobodys_need() -> None:
         first = await job.look_first()
         assert (first.ledgers, first.problem) == (0, "")
         assert (await job.look()).ledgers == 0
+        await stage.stop()
+
+    run(main)
+
+
+def test_a_proof_waits_until_every_writer_has_seen_the_mark() -> None:
+    """Until then one of them may still begin a ledger on the bookie."""
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        await stage.ledger(1, (0, "b c d"), last=20)
+        job = job_on(stage, "a")
+        await job.mark()
+        await prove(stage, job)
+
+        async def writer() -> None:
+            await asyncio.sleep(MARK_SETTLES_S - 0.5)
+            await stage.ledger(2, (0, "a b c"), last=20)
+
+        left, _ = await asyncio.gather(job.late(), writer())
+        assert left.ledgers == 1
+        await stage.stop()
+
+    run(main)
+
+
+def test_a_mark_that_was_taken_away_and_put_again_is_another_one() -> None:
+    """In between the bookie may have got new ledgers."""
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        job, other = job_on(stage, "a"), job_on(stage, "a")
+        await job.mark()
+        await other.mark()
+        assert await job.still_marked()
+        assert await other.still_marked()
+        await drains.cancel(stage.store, "a")
+        assert not await job.still_marked()
+        await other.mark()
+        assert await other.still_marked()
+        assert not await job.still_marked()
         await stage.stop()
 
     run(main)

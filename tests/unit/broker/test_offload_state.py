@@ -34,6 +34,8 @@ def test_the_status_of_a_request() -> None:
 
     assert status_of(None, False, False).status == "NOT_RUN"
     assert status(RequestState.PENDING) == "RUNNING  -1:-1"
+    # No job has taken it up yet, so none that died is to blame.
+    assert status(RequestState.PENDING, alive=False) == "RUNNING  -1:-1"
     assert status(RequestState.PENDING, pending=False) == "SUCCESS  8:0"
     assert status(RequestState.RUNNING) == "RUNNING  -1:-1"
     assert status(RequestState.RUNNING, alive=False).startswith("ERROR job job-1 ended before")
@@ -51,3 +53,6 @@ def test_what_was_moved() -> None:
     assert found == Moved({3: 50, 8: 50}, 3, 20, 77)
     assert found.size_bytes == 100
     assert moved({}, None) == Moved({})
+    for state in (RequestState.SUCCESS, RequestState.PENDING, RequestState.RUNNING):
+        ended = OffloadRequest(LATEST, 1, state, finished_ms=77)
+        assert moved({3: record(3, 20)}, ended).last_failure_ms == 0

@@ -8,12 +8,12 @@ answer a write with MetadataUnavailable, whether it was done or not, or do it la
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import TypeVar
 
 import looptime
+from tests.unit.ledger.flaky_store import FlakyStore, LoopClock
 
 from magnetar.bookie.api import (
     Bookie,
@@ -30,14 +30,12 @@ from magnetar.bookie.api import (
     StoredEntry,
 )
 from magnetar.bookie.memory import MemoryBookie, MemoryLedger
-from magnetar.core.errors import MetadataError
 from magnetar.ledger.bookies import BookieInfo, BookieLost
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerMetadata, decode, ledger_key
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.store import MetadataUnavailable, Operation, Put, Record
 
 T = TypeVar("T")
 
@@ -46,16 +44,6 @@ def virtual(coroutine: Coroutine[object, object, T]) -> T:
     """Runs it on a loop whose time passes at once."""
     with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
         return runner.run(coroutine)
-
-
-class LoopClock:
-    """The loop's own time."""
-
-    def now_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000) + 1_700_000_000_000
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 class Disk(MemoryBookie):
@@ -175,6 +163,14 @@ class Link:
         queue, self._queue = self._queue, []
         for act in queue:
             act()
+
+    def deliver(self, count: int) -> None:
+        """Lets that many held adds arrive, the oldest first."""
+        self.held = False
+        arriving, self._queue = self._queue[:count], self._queue[count:]
+        for act in arriving:
+            act()
+        self.held = True
 
     def refuse(self, count: int) -> None:
         """Fails that many adds."""
@@ -337,54 +333,6 @@ class Links:
         if link is not None:
             link.release()
             link.cut()
-
-
-class FlakyStore(MemoryStore):
-    """A store whose writes may be answered MetadataUnavailable: done, not done, or done later."""
-
-    def __init__(self, rng: Random) -> None:
-        super().__init__(LoopClock())
-        self.trouble = 0.0
-        self.reads_fail = False
-        self.outcome: int | None = None
-        """Of every write in trouble: 0 not done, 1 done, 2 done later; None: any."""
-        self._rng = rng
-
-    async def _answered(self, write: Callable[[], object]) -> bool:
-        """Whether the caller hears what becomes of it."""
-        if self._rng.random() >= self.trouble:
-            return True
-        match self._rng.randrange(3) if self.outcome is None else self.outcome:
-            case 0:
-                pass
-            case 1:
-                self._quietly(write)
-            case _:
-                loop = asyncio.get_running_loop()
-                loop.call_later(self._rng.random() * 5, self._quietly, write)
-        await asyncio.sleep(0.01)
-        return False
-
-    def _quietly(self, write: Callable[[], object]) -> None:
-        with contextlib.suppress(MetadataError):
-            write()  # nobody is there to be told
-
-    async def get(self, key: str) -> Record | None:
-        if self.reads_fail or self._rng.random() < self.trouble / 2:
-            await asyncio.sleep(0.01)
-            raise MetadataUnavailable("no answer")
-        return await super().get(key)
-
-    async def put(
-        self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
-    ) -> int:
-        return await self.transact([Put(key, value, expected, lease_id)])
-
-    async def transact(self, operations: Sequence[Operation]) -> int:
-        operations = list(operations)
-        if not await self._answered(lambda: self._apply(operations)):
-            raise MetadataUnavailable("no answer")
-        return await super().transact(operations)
 
 
 class Cluster:

@@ -315,3 +315,34 @@ def test_confirmed_entries_are_copied_before_the_record_names_who_has_them() -> 
         assert await write(writer, b"more") == 5
 
     virtual(main())
+
+
+@pytest.mark.parametrize("entries", [1, 3])
+def test_no_confirmed_entry_is_short_of_its_ack_quorum_when_the_record_changes(
+    entries: int,
+) -> None:
+    """The first and the last entry of the new ensemble count as much as those between them."""
+
+    async def main() -> None:
+        cluster = Cluster(5, quorum(3, 3, 2, add_timeout_s=1000.0))
+        writer, links = await cluster.writer()
+        ensemble = writer.bookies
+        spares = [links.links[one] for one in links.links if one not in ensemble]
+        links.links[ensemble[2]].hold()
+        await appended(writer, entries)
+        for spare in spares:
+            spare.hold()
+        links.leave(ensemble[0])
+        links.leave(ensemble[2])
+        for arrived in range(entries):
+            await asyncio.sleep(0.5)
+            stored = [cluster.has(writer.ledger_id, entry_id) for entry_id in range(entries)]
+            copies = [len(at - {ensemble[0].bookie_id}) for at in stored]
+            assert copies == [2] * arrived + [1] * (entries - arrived)
+            assert (await cluster.record(writer.ledger_id)).ensembles[0].bookies == ensemble
+            spares[0].deliver(1)
+        await asyncio.sleep(0.5)
+        (now,) = (await cluster.record(writer.ledger_id)).ensembles
+        assert set(now.bookies) == {ensemble[1], *(spare.identity for spare in spares)}
+
+    virtual(main())

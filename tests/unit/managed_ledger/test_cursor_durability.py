@@ -93,6 +93,34 @@ async def test_who_waits_for_a_later_ack_is_not_told_by_an_earlier_write() -> No
     assert second == [None]
 
 
+@pytest.mark.parametrize("stored_before", [0, 1], ids=["first-ledger", "open-ledger"])
+@pytest.mark.parametrize("awaited", [True, False])
+async def test_a_receipt_for_an_ack_whose_write_is_under_way_waits_for_that_write(
+    stored_before: int, awaited: bool
+) -> None:
+    """A client may repeat an ack and ask for its receipt while the first ack is being stored."""
+    stage = Stage()
+    _, _, cursor, ledger_id = await start(stage)
+    for entry_id in range(stored_before):
+        cursor.ack(ledger_id, entry_id)
+        await cursor.flush()
+    stage.bookie.hold = True
+    receipts: list[MagnetarError | None] = []
+    cursor.ack(ledger_id, 5)
+    if awaited:
+        cursor.when_durable(receipts.append)
+    else:
+        cursor.persist()
+    await turns()
+    cursor.ack(ledger_id, 5)
+    cursor.when_durable(receipts.append)
+    await turns()
+    assert receipts == []
+    stage.bookie.release()
+    await turns(20)
+    assert receipts == [None] * (1 + awaited)
+
+
 async def test_who_comes_while_the_first_ledger_is_made_is_told_too() -> None:
     stage = Stage()
     _, _, cursor, ledger_id = await start(stage)

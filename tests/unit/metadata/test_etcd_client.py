@@ -1,22 +1,27 @@
 """What the store makes of etcd's rarer answers; a fake etcd gives them, call by call."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 from tests.support.fake_etcd import FakeEtcd, Refusal
+from tests.unit.metadata.etcd_rig import (
+    LOST,
+    UNAVAILABLE,
+    WITHIN_S,
+    answers,
+    head,
+    open_fake,
+    txn,
+)
 
-from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.etcd import watching
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import LEASE_GRANT, LEASE_REVOKE, RANGE, TXN
 from magnetar.metadata.etcd.errors import MetadataFull, MetadataRefused, MetadataWentBack
-from magnetar.metadata.etcd.settings import EtcdSettings
-from magnetar.metadata.etcd.store import EtcdStore, open_etcd
+from magnetar.metadata.etcd.store import EtcdStore
 from magnetar.metadata.store import (
     BadRevision,
     Check,
@@ -27,78 +32,6 @@ from magnetar.metadata.store import (
     Operation,
     Put,
 )
-
-WITHIN_S = 20.0
-PATIENT_S = 60.0
-"""Of calls that are answered, however late."""
-SOON_S = 0.3
-"""Of calls that are to fail for they are not."""
-UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-ROOT = "/r"
-
-
-@pytest.fixture
-async def fake() -> AsyncIterator[FakeEtcd]:
-    fake = FakeEtcd()
-    await fake.start()
-    yield fake
-    await fake.stop()
-
-
-@pytest.fixture
-async def store(fake: FakeEtcd) -> AsyncIterator[EtcdStore]:
-    store = await open_fake(fake)
-    fake.calls.clear()
-    yield store
-    await store.close()
-
-
-async def open_fake(*fakes: FakeEtcd, **more: Any) -> EtcdStore:
-    settings = EtcdSettings(
-        endpoints=[f"127.0.0.1:{fake.port}" for fake in fakes],
-        root=ROOT,
-        attempt_timeout_s=PATIENT_S,
-        operation_timeout_s=PATIENT_S,
-        **more,
-    )
-    return await open_etcd(settings, SystemClock())
-
-
-def in_a_hurry(store: EtcdStore) -> None:
-    """From now on its calls wait for no answer that does not come soon."""
-    client = store._client
-    client.settings = replace(client.settings, attempt_timeout_s=SOON_S, operation_timeout_s=SOON_S)
-
-
-def head(revision: int) -> pb.ResponseHeader:
-    return pb.ResponseHeader(revision=revision)
-
-
-def txn(*, succeeded: bool, revision: int = 8, actual: int = 0) -> pb.TxnResponse:
-    answer = pb.TxnResponse(header=head(revision), succeeded=succeeded)
-    if succeeded:
-        answer.responses.add().response_put.SetInParent()
-    else:
-        kvs = answer.responses.add().response_range.kvs
-        if actual:
-            kvs.add(mod_revision=actual)
-    return answer
-
-
-def answers(*rows: Any) -> Callable[[Any], Awaitable[Any]]:
-    """One after the other; what is an exception is raised."""
-    left = list(rows)
-
-    async def handler(request: Any) -> Any:
-        row = left.pop(0)
-        if isinstance(row, Exception):
-            raise row
-        return row
-
-    return handler
-
-
-LOST = Refusal(UNAVAILABLE, "etcdserver: request timed out, possibly due to connection lost")
 
 
 async def test_a_create_whose_answer_is_missing_is_not_repeated(
@@ -182,34 +115,6 @@ async def test_a_write_goes_to_the_member_that_answers() -> None:
     assert "Txn" in other.calls
     await store.close()
     await other.stop()
-
-
-async def test_a_leader_without_a_quorum_renews_nothing(fake: FakeEtcd, store: EtcdStore) -> None:
-    async def keep_alive(request: pb.LeaseKeepAliveRequest) -> pb.LeaseKeepAliveResponse:
-        return pb.LeaseKeepAliveResponse(ID=request.ID, TTL=60)
-
-    async def stuck(request: pb.RangeRequest) -> pb.RangeResponse:
-        await asyncio.sleep(WITHIN_S)
-        return pb.RangeResponse()
-
-    fake.on(LEASE_GRANT, answers(pb.LeaseGrantResponse(ID=3, TTL=60)))
-    fake.on(LEASE_REVOKE, answers(pb.LeaseRevokeResponse()))
-    fake.keep_alive = keep_alive
-    lease = await store.grant_lease(59.5)
-    assert lease.ttl_s == 60
-    before = lease.deadline
-    await lease.keep_alive()
-    assert lease.deadline > before
-    after = lease.deadline
-    answered = fake.handlers[RANGE.path]
-    fake.on(RANGE, stuck)
-    fake.calls.clear()
-    in_a_hurry(store)
-    with pytest.raises(MetadataUnavailable):
-        await lease.keep_alive()
-    assert "LeaseKeepAlive" not in fake.calls
-    assert lease.deadline == after
-    fake.on(RANGE, answered)
 
 
 async def test_an_answer_that_is_too_large_is_asked_for_in_parts(

@@ -83,3 +83,35 @@ def test_what_jobs_read() -> None:
     for decode in (topic_offload, namespace_document, decode_defaults):
         with pytest.raises(MetadataError, match="/key holds"):
             decode("/key", b"[")
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "age_s", "automatic"), [(-1, -1, False), (0, -1, True), (-1, 0, True)]
+)
+def test_a_threshold_of_nothing_moves_all_and_one_below_moves_none(
+    size_bytes: int, age_s: int, automatic: bool
+) -> None:
+    own = {
+        "managedLedgerOffloadThresholdInBytes": size_bytes,
+        "managedLedgerOffloadThresholdInSeconds": age_s,
+    }
+    assert effective(BROKERS, {"offload_policies": own}, None).automatic is automatic
+    assert not effective(NO_DEFAULTS, {"offload_policies": own}, None).automatic
+
+
+@pytest.mark.parametrize(("lag_ms", "holds_ms"), [(-7, -1), (-1, -1), (0, 0), (3, 3)])
+def test_a_deletion_lag_below_nothing_is_for_ever(lag_ms: int, holds_ms: int) -> None:
+    own = {"managedLedgerOffloadDeletionLagInMillis": lag_ms}
+    assert effective(BROKERS, None, own).deletion_lag_ms == holds_ms
+
+
+def test_a_topics_policies_of_this_cluster_come_before_those_of_all() -> None:
+    here, everywhere = {"managedLedgerOffloadBucket": "a"}, {"managedLedgerOffloadBucket": "b"}
+    for local, replicated, found in (
+        ({"offload": here}, {"offload": everywhere}, here),
+        ({}, {"offload": everywhere}, everywhere),
+        ({"offload": here}, {}, here),
+        ({}, {}, None),
+    ):
+        record = msgspec.json.encode({"version": 1, "local": local, "global": replicated})
+        assert topic_offload("/k", record) == found

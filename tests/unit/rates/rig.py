@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.broker import HOST
-from tests.unit.ledger.cluster import LoopClock
+from tests.unit.ledger.flaky_store import LoopClock
 
 from magnetar.bookie.api import BookieError, OnAdded
 from magnetar.bookie.memory import MemoryBookie

@@ -125,6 +125,33 @@ def test_a_cap_holds_at_once_for_who_comes(case: Case, level: str, topic: str) -
     virtual(scenario())
 
 
+@pytest.mark.parametrize("topic", [TOPIC, PASSING])
+@pytest.mark.parametrize("case", CASES[:4], ids=lambda case: case.policy.name)
+def test_a_cap_lets_in_as_many_as_it_says(case: Case, topic: str) -> None:
+    async def scenario() -> None:
+        async with broker() as service:
+            await set_namespace_policy(service, case.policy, 2)
+            client = Client(service)
+            answers = [await attach_and_hear(case, client, topic) for _ in range(3)]
+            assert answers[:2] == [None, None]
+            assert answers[2] is not None
+            assert answers[2].code == case.code
+
+    virtual(scenario())
+
+
+def test_system_topics_need_no_encryption() -> None:
+    async def scenario() -> None:
+        async with broker() as service:
+            await set_namespace_policy(service, admission.ENCRYPTION_REQUIRED, True)
+            client = Client(service)
+            await client.producer(SYSTEM)
+            with pytest.raises(Refused, match="Encryption is required"):
+                await client.producer(TOPIC)
+
+    virtual(scenario())
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.policy.name)
 def test_system_topics_are_exempt(case: Case) -> None:
     async def scenario() -> None:

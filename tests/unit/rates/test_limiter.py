@@ -2,7 +2,8 @@
 
 import asyncio
 
-from tests.unit.ledger.cluster import LoopClock, virtual
+from tests.unit.ledger.cluster import virtual
+from tests.unit.ledger.flaky_store import LoopClock
 
 from magnetar.broker.rates.limiter import RateLimiter
 

@@ -12,6 +12,7 @@ from magnetar.policies.admission import ENCRYPTION_REQUIRED
 from magnetar.policies.caps import MAX_MESSAGE_SIZE
 from magnetar.policies.rates import PUBLISH_RATE
 from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.entry import build_entry
 
 TOPIC = "persistent://public/default/t"
 OTHER = "persistent://public/default/other"
@@ -316,6 +317,22 @@ def test_a_message_that_is_too_large_is_refused_in_its_turn() -> None:
             client.publish(producer, range(9, 10), size=2_000)
             await asyncio.sleep(1)
             assert client.told[-1] == ("receipt", 9)
+
+    virtual(scenario())
+
+
+def test_a_message_may_be_as_large_as_the_limit_says() -> None:
+    async def scenario() -> None:
+        async with broker() as service:
+            client = Client(service)
+            producer = await client.producer(TOPIC)
+            about = pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+            most = 1_000 - len(build_entry(about, b""))
+            await set_policy(service, TOPIC, MAX_MESSAGE_SIZE, 1_000)
+            client.publish(producer, range(1, 2), size=most)
+            client.publish(producer, range(2, 3), size=most + 1)
+            await asyncio.sleep(1)
+            assert client.told == [("receipt", 1), ("error", 2)]
 
     virtual(scenario())
 

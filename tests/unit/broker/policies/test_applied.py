@@ -7,7 +7,7 @@ import pytest
 from tests.support.broker import running_broker
 
 from magnetar.broker.policies.resolving import applied, of_namespace, of_topic
-from magnetar.broker.policies.store import FORMAT, TopicPolicies
+from magnetar.broker.policies.store import FORMAT, TopicPolicies, policies_key
 from magnetar.broker.service import BrokerService
 from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -22,6 +22,7 @@ NAMESPACE = NamespaceName("public", "default")
 TOPIC = parse_topic("a")
 PARTITIONED = parse_topic("p")
 SETTINGS = BrokerSettings(message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9)
+DAY = {"retentionTimeInMinutes": 1_440, "retentionSizeInMB": -1}
 RATE = {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
 SIZE = {"limitSize": 10, "limitTime": -1, "policy": "producer_exception"}
 AGE = {"limitSize": -1, "limitTime": 60, "policy": "producer_exception"}
@@ -160,6 +161,52 @@ async def test_a_record_that_cannot_be_read_changes_nothing(service: BrokerServi
 
 
 # -- pure
+
+
+async def test_a_namespaces_change_holds_for_topics_with_policies_of_their_own(
+    service: BrokerService,
+) -> None:
+    topic = await opened(service)
+    await set_for_topic(service, MAX_PRODUCERS, 3)
+    for ttl_s in (50, 60):
+        await set_for_namespace(service, message_ttl_in_seconds=ttl_s)
+        assert topic.policies.value(MESSAGE_TTL) == ttl_s
+    assert topic.policies.value(MAX_PRODUCERS) == 3
+
+
+async def test_what_holds_is_known_again_once_a_record_is_put_right(
+    service: BrokerService,
+) -> None:
+    """Nobody's messages are deleted by a guess, and by what is known they are."""
+    topic = await opened(service)
+    unknown = parse_topic("persistent://public/unknown/a")
+    assert topic.policies.known
+    assert not service.policies.known(unknown)
+    await set_for_topic(service, RETENTION, DAY)
+    key = policies_key(TOPIC)
+    stored = await service.store.get(key)
+    assert stored is not None
+    for value, is_known in ((b"{", False), (stored.value, True)):
+        await service.store.put(key, value)
+        while topic.policies.known != is_known:  # noqa: ASYNC110 - it is told to nobody
+            await asyncio.sleep(0.001)
+        assert topic.policies.value(RETENTION) == DAY
+
+
+async def test_a_new_topic_has_nothing_of_a_former_one_of_its_name(
+    service: BrokerService,
+) -> None:
+    await opened(service)
+    await set_for_topic(service, MESSAGE_TTL, 5)
+    stored = await service.store.get(policies_key(TOPIC))
+    assert stored is not None
+    await service.topics.delete(TOPIC, force=True)
+    await service.store.put(stored.key, stored.value)
+    while service.policies.own_value(TOPIC, MESSAGE_TTL) != 5:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    await service.topics.create(TOPIC, {})
+    assert service.policies.value(TOPIC, MESSAGE_TTL) == 100
+    assert await service.store.get(policies_key(TOPIC)) is None
 
 
 def test_rates_are_this_clusters() -> None:

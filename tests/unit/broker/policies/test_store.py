@@ -23,6 +23,7 @@ from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.managed_ledger.record import ManagedLedgerRecord, encode, managed_ledger_key
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import BadRevision, Check
 
 TOPIC = parse_topic("persistent://t/n/a")
 PARTITIONED = parse_topic("persistent://t/n/p")
@@ -132,9 +133,13 @@ async def test_a_namespaces_are_forgotten_with_it(store: MemoryStore) -> None:
     await make_topic(store)
     policies = TopicPolicyStore(store)
     await policies.update(TOPIC, lambda own: own.having("message_ttl", 1))
-    await policies.forget_namespace(NamespaceName("t", "other"))
+    mark = Check("/mark", await store.put("/mark", b""))
+    await policies.forget_namespace(NamespaceName("t", "other"), mark)
     assert not (await policies.read(TOPIC)).empty
-    await policies.forget_namespace(NamespaceName("t", "n"))
+    with pytest.raises(BadRevision):  # another deletion has the namespace, or it was made anew
+        await policies.forget_namespace(NamespaceName("t", "n"), Check("/mark", mark.expected - 1))
+    assert not (await policies.read(TOPIC)).empty
+    await policies.forget_namespace(NamespaceName("t", "n"), mark)
     assert (await policies.read(TOPIC)).empty
 
 

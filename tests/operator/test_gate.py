@@ -1,0 +1,228 @@
+"""When a bookie may be taken away by will: each thing that stands against it does so alone."""
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.operator.cluster_world import BEGAN, World, cluster_of
+
+from magnetar_operator.cluster import emptying, gate
+from magnetar_operator.cluster.emptying import ASK_AGAIN_S, PROOF_AGE_S_MAX, Emptying
+from magnetar_operator.cluster.observed import Drain, LedgerHealth, LivingBookie, Observed
+
+BOOKIES = 3
+TARGET = "c-bookie-1"
+WHY = "bookies 3 → 2"
+
+Change = Callable[[Observed], None]
+
+
+def settled() -> World:
+    world = World(cluster_of())
+    world.settle()
+    return world
+
+
+@pytest.fixture(scope="module")
+def cluster() -> World:
+    return settled()
+
+
+@pytest.fixture
+def observed(cluster: World) -> Observed:
+    return copy.deepcopy(cluster.observed())
+
+
+def pod_is(name: str, **fields: Any) -> Change:
+    def change(seen: Observed) -> None:
+        seen.pods = [
+            dataclasses.replace(one, **fields) if one.name == name else one for one in seen.pods
+        ]
+
+    return change
+
+
+def pod_is_missing(name: str) -> Change:
+    def change(seen: Observed) -> None:
+        seen.pods = [one for one in seen.pods if one.name != name]
+
+    return change
+
+
+def volume_is(name: str, *, lost: bool) -> Change:
+    def change(seen: Observed) -> None:
+        claim = seen.claim(name)
+        assert claim is not None
+        if lost:
+            claim["status"] = {"phase": "Lost"}
+        else:
+            claim["metadata"]["deletionTimestamp"] = "by hand"
+
+    return change
+
+
+def health_is(**fields: Any) -> Change:
+    def change(seen: Observed) -> None:
+        health = msgspec.structs.replace(seen.ledgers.health or LedgerHealth(True), **fields)
+        seen.ledgers = dataclasses.replace(seen.ledgers, health=health)
+
+    return change
+
+
+def nothing_is_known(seen: Observed) -> None:
+    seen.ledgers = dataclasses.replace(seen.ledgers, health=None, unknown="no broker answers")
+
+
+AGAINST = {
+    "the first bookie": pod_is("c-bookie-0", ready=False),
+    "the last bookie": pod_is("c-bookie-2", ready=False),
+    "no pod of a bookie": pod_is_missing("c-bookie-2"),
+    "a member of etcd": pod_is("c-etcd-2", ready=False),
+    "no pod of etcd": pod_is_missing("c-etcd-0"),
+    "a lost volume": volume_is("c-bookie-2", lost=True),
+    "a volume on its way out": volume_is("c-bookie-0", lost=False),
+    "a lost volume of etcd": volume_is("c-etcd-1", lost=True),
+    "a volume of etcd on its way out": volume_is("c-etcd-1", lost=False),
+    "ledgers that lack copies": health_is(healthy=False, reason="1 ledger lacks copies"),
+    "no word of the brokers": nothing_is_known,
+}
+
+
+@pytest.mark.parametrize("change", AGAINST.values(), ids=AGAINST)
+@pytest.mark.parametrize("besides", ["", TARGET])
+def test_each_thing_alone_keeps_every_bookie(
+    cluster: World, observed: Observed, change: Change, besides: str
+) -> None:
+    assert gate.why_not(cluster.cluster, observed, BOOKIES, besides=besides) == ""
+    change(observed)
+    assert gate.why_not(cluster.cluster, observed, BOOKIES, besides=besides)
+
+
+OF_THE_TARGET = {
+    "not ready": pod_is(TARGET, ready=False),
+    "no pod": pod_is_missing(TARGET),
+    "lost": volume_is(TARGET, lost=True),
+    "on its way out": volume_is(TARGET, lost=False),
+}
+
+
+@pytest.mark.parametrize("change", OF_THE_TARGET.values(), ids=OF_THE_TARGET)
+def test_a_bookie_in_trouble_may_itself_go_and_no_other_one(
+    cluster: World, observed: Observed, change: Change
+) -> None:
+    change(observed)
+    assert gate.why_not(cluster.cluster, observed, BOOKIES, besides=TARGET) == ""
+    if change is not OF_THE_TARGET["no pod"]:
+        assert gate.why_not(cluster.cluster, observed, BOOKIES)
+    assert gate.why_not(cluster.cluster, observed, BOOKIES, besides="c-bookie-0")
+
+
+# -- the next step of a bookie on its way out
+
+
+def drained(state: str, *, proven_s: float = 0.0, requested_s: float = 0.0) -> Drain:
+    """A drain whose proof, or whose request, is so many seconds old."""
+    now_ms = BEGAN.timestamp() * 1000
+    return Drain(
+        TARGET,
+        state,
+        requested_ms=int(now_ms - requested_s * 1000),
+        proven_ms=int(now_ms - proven_s * 1000),
+        refused="no room" if state == "refused" else "",
+    )
+
+
+def step_of(cluster: World, observed: Observed, drain: Drain | None, busy: str = "") -> Emptying:
+    health = observed.ledgers.health
+    if health is not None:
+        bookies = tuple(
+            msgspec.structs.replace(one, draining=True)
+            if drain is not None and one.bookie_id == TARGET and not one.incarnations_before
+            else one
+            for one in health.bookies
+        )
+        health = msgspec.structs.replace(health, bookies=bookies)
+    drains = () if drain is None else (drain,)
+    observed.ledgers = dataclasses.replace(observed.ledgers, health=health, drains=drains)
+    return emptying.next_step(cluster.cluster, observed, TARGET, BOOKIES, BEGAN, why=WHY, busy=busy)
+
+
+@pytest.mark.parametrize("age_s", [0.0, PROOF_AGE_S_MAX, -PROOF_AGE_S_MAX])
+def test_a_bookie_with_a_young_proof_may_go(
+    cluster: World, observed: Observed, age_s: float
+) -> None:
+    found = step_of(cluster, observed, drained("removable", proven_s=age_s))
+    assert found == Emptying(may_go=True)
+
+
+@pytest.mark.parametrize("age_s", [PROOF_AGE_S_MAX + 1, -PROOF_AGE_S_MAX - 1])
+def test_a_proof_that_is_old_or_of_another_clock_is_made_anew(
+    cluster: World, observed: Observed, age_s: float
+) -> None:
+    found = step_of(cluster, observed, drained("removable", proven_s=age_s))
+    assert not found.may_go
+    assert "the proof of c-bookie-1 has grown old" in found.begin
+
+
+@pytest.mark.parametrize("change", AGAINST.values(), ids=AGAINST)
+@pytest.mark.parametrize("age_s", [0.0, PROOF_AGE_S_MAX + 1])
+def test_a_proven_bookie_neither_goes_nor_is_emptied_again_while_the_gate_is_closed(
+    cluster: World, observed: Observed, change: Change, age_s: float
+) -> None:
+    change(observed)
+    found = step_of(cluster, observed, drained("removable", proven_s=age_s))
+    assert not found.may_go
+    assert not found.begin
+    assert found.waits
+
+
+@pytest.mark.parametrize("drain", [None, drained("removable"), drained("refused", requested_s=900)])
+def test_nothing_begins_or_goes_while_something_else_takes_bookies_away(
+    cluster: World, observed: Observed, drain: Drain | None
+) -> None:
+    found = step_of(cluster, observed, drain, busy="c-bookie-2 is being upgraded")
+    assert (found.may_go, found.begin) == (False, "")
+    assert "c-bookie-2 is being upgraded" in found.waits
+
+
+@pytest.mark.parametrize("state", ["requested", "copying", "proving"])
+def test_a_drain_under_way_is_left_to_its_end(
+    cluster: World, observed: Observed, state: str
+) -> None:
+    found = step_of(cluster, observed, drained(state))
+    assert found == Emptying(waits=f"{TARGET} is being emptied")
+
+
+@pytest.mark.parametrize(("waited_s", "again"), [(ASK_AGAIN_S - 1, False), (ASK_AGAIN_S, True)])
+def test_a_refusal_is_shown_and_tried_again_after_a_while(
+    cluster: World, observed: Observed, waited_s: float, again: bool
+) -> None:
+    found = step_of(cluster, observed, drained("refused", requested_s=waited_s))
+    assert found.refused == "no room"
+    assert bool(found.begin) is again
+    assert not found.may_go
+
+
+def test_a_proof_says_nothing_of_a_bookie_that_takes_new_ledgers(
+    cluster: World, observed: Observed
+) -> None:
+    """Others that do so change nothing."""
+    health = observed.ledgers.health
+    assert health is not None
+    unmarked = LivingBookie(TARGET, "u1", incarnations_before=1)
+    others = tuple(one for one in health.bookies if one.bookie_id != TARGET)
+    health_is(bookies=(*others, unmarked))(observed)
+    found = step_of(cluster, observed, drained("removable"))
+    assert not found.may_go
+    assert "takes new ledgers again" in found.begin
+    health_is(bookies=others)(observed)
+    assert step_of(cluster, observed, drained("removable")).may_go
+
+
+def test_a_bookie_is_emptied_before_it_goes(cluster: World, observed: Observed) -> None:
+    found = step_of(cluster, observed, None)
+    assert not found.may_go
+    assert found.begin.startswith(WHY)

@@ -1,0 +1,429 @@
+"""Each option of a request has its effect, and no effect where it is not given."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.spec import ConsumerSpec, SubType
+from magnetar.broker.topic.producer import AccessMode, Producer
+from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.core.names import NamespaceName, parse_topic
+
+from .support import NO_BODY, Admin, Peer, topic_name
+
+TOPICS = "~/persistent/t1/n1"
+TOPIC = TOPICS + "/a"
+PARTS = TOPICS + "/p"
+NAMESPACE = "~/namespaces/t1/n1"
+EARLIEST = {"ledgerId": -1, "entryId": -1}
+STRING = {"type": "STRING", "schema": "", "properties": {}}
+
+
+async def documents(admin: Admin, method: str, path: str, body: object = NO_BODY) -> Any:
+    return (await admin.done(method, path, body)).json()
+
+
+async def refused(admin: Admin, method: str, path: str, body: object = NO_BODY) -> tuple[int, str]:
+    answer = await admin.call(method, path, body)
+    assert answer.status_code >= 400, f"{method} {path}: {answer.status_code}"
+    return answer.status_code, answer.json()["reason"]
+
+
+async def all_topics(admin: Admin, namespace: str = "t1/n1") -> list[str]:
+    names = await admin.service.topics.names(NamespaceName.parse(namespace), "persistent")
+    return sorted(name.local for name in names)
+
+
+def settings_are(admin: Admin, monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
+    changed = dataclasses.replace(admin.service.settings, **given)
+    monkeypatch.setattr(admin.service, "settings", changed)
+
+
+def producer_of(mode: AccessMode) -> Producer:
+    return Producer(
+        1, "p", Peer(), epoch=0, generated_name=False, access_mode=mode, topic_epoch=None,
+        request_id=1, connected_since_ms=1, metadata=[],
+    )  # fmt: skip
+
+
+# -- deleting
+
+
+@pytest.mark.parametrize("client", ["producer", "consumer"])
+async def test_a_client_of_one_partition_keeps_the_whole_topic_unless_it_is_forced(
+    admin: Admin, client: str
+) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 3)
+    await admin.done("POST", "~/schemas/t1/n1/p/schema", STRING)
+    await admin.done("POST", PARTS + "/maxConsumers", 7)
+    last = "p-partition-2"
+    if client == "producer":
+        await admin.producer(last)
+    else:
+        await admin.consumer("s", SubType.Shared, last)
+    counts = "0 consumers, 1 producers" if client == "producer" else "1 consumers, 0 producers"
+    told = f"Topic has 1 client connected Including {counts}, and 0 replicators."
+    for path in (PARTS + "/partitions", f"{TOPICS}/{last}"):
+        for force in ("", "?force=false"):
+            assert await refused(admin, "DELETE", path + force) == (412, told)
+    assert len(await all_topics(admin)) == 3
+    assert (await documents(admin, "GET", PARTS + "/partitions"))["partitions"] == 3
+    await admin.done("DELETE", PARTS + "/partitions?force=True")
+    assert await all_topics(admin) == []
+    # Its name may be used again, for a topic that begins with nothing of it.
+    await admin.done("PUT", PARTS + "/partitions", 1)
+    assert (await admin.call("GET", "~/schemas/t1/n1/p/schema")).status_code == 404
+    assert (await admin.done("GET", PARTS + "/maxConsumers")).text in ("", "null")
+
+
+async def test_a_consumer_of_one_partition_keeps_the_subscription_unless_it_is_forced(
+    admin: Admin,
+) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 2)
+    await admin.done("PUT", PARTS + "/subscription/s")
+    await admin.consumer("s", SubType.Shared, "p-partition-1")
+    for force in ("", "?force=false"):
+        answer = await refused(admin, "DELETE", PARTS + "/subscription/s" + force)
+        assert answer == (412, "Subscription has active connected consumers")
+    for index in range(2):
+        assert set((await admin.topic(f"p-partition-{index}")).subscriptions) == {"s"}
+    await admin.done("DELETE", PARTS + "/subscription/s?force=true")
+    for index in range(2):
+        assert not (await admin.topic(f"p-partition-{index}")).subscriptions
+
+
+async def test_a_forced_deletion_of_a_namespace_needs_the_brokers_consent(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 2)
+    await admin.producer("a")
+    for allowed in (False, True):
+        settings_are(admin, monkeypatch, force_delete_namespace=allowed)
+        plain = await refused(admin, "DELETE", NAMESPACE)
+        assert plain == (409, "Cannot delete non empty namespace")
+        forced = await admin.call("DELETE", NAMESPACE + "?force=true")
+        assert forced.status_code == (204 if allowed else 405)
+        assert len(await all_topics(admin)) == (0 if allowed else 3)
+    assert (await admin.call("GET", NAMESPACE)).status_code == 404
+
+
+async def test_a_tenant_is_not_deleted_with_its_namespaces_unless_it_is_forced(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_are(admin, monkeypatch, force_delete_tenant=True, force_delete_namespace=True)
+    for force in ("", "?force=false"):
+        status, reason = await refused(admin, "DELETE", "~/tenants/t1" + force)
+        assert (status, reason) == (409, "The tenant still has active namespaces")
+    await admin.done("GET", NAMESPACE)
+
+
+# -- topics and partitions
+
+
+async def test_a_look_at_partitions_creates_a_topic_only_where_that_is_asked_for(
+    admin: Admin,
+) -> None:
+    rule = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
+    await admin.done("POST", NAMESPACE + "/autoTopicCreation", rule)
+    for query in ("", "?checkAllowAutoCreation=false"):
+        assert (await admin.call("GET", PARTS + "/partitions" + query)).status_code == 404
+    assert await documents(admin, "GET", TOPICS + "/partitioned") == []
+    found = await documents(admin, "GET", PARTS + "/partitions?checkAllowAutoCreation=true")
+    assert found["partitions"] == 3
+    assert await documents(admin, "GET", TOPICS + "/partitioned") == ["persistent://t1/n1/p"]
+    await admin.done("POST", NAMESPACE + "/autoTopicCreation", {"allowAutoTopicCreation": False})
+    path = TOPICS + "/q/partitions?checkAllowAutoCreation=true"
+    assert (await admin.call("GET", path)).status_code == 404
+
+
+async def test_a_subscription_creates_its_topic_only_where_topics_are_created_by_use(
+    admin: Admin,
+) -> None:
+    await admin.done("POST", NAMESPACE + "/autoTopicCreation", {"allowAutoTopicCreation": False})
+    answer = await refused(admin, "PUT", TOPIC + "/subscription/s")
+    assert answer == (412, "Topic does not exist and cannot be auto-created")
+    assert await all_topics(admin) == []
+    await admin.done("PUT", TOPIC)
+    await admin.done("PUT", TOPIC + "/subscription/s")
+
+
+async def test_partitions_are_as_many_as_the_broker_and_the_namespace_allow(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings_are(admin, monkeypatch, partitions_max=4)
+    too_many = (406, "Number of partitions should be less than or equal to 4")
+    assert await refused(admin, "PUT", PARTS + "/partitions", 5) == too_many
+    await admin.done("PUT", TOPICS + "/full/partitions", 4)
+    await admin.done("PUT", PARTS + "/partitions", 2)
+    assert await refused(admin, "POST", PARTS + "/partitions", 5) == too_many
+    await admin.done("POST", NAMESPACE + "/maxTopicsPerNamespace", 8)
+    full = (412, "Exceed maximum number of topics in namespace.")
+    assert await refused(admin, "PUT", TOPICS + "/q/partitions", 3) == full
+    await admin.done("POST", PARTS + "/partitions", 4)
+    assert await refused(admin, "PUT", TOPICS + "/q/partitions", 1) == full
+    assert len(await all_topics(admin)) == 8
+    settings_are(admin, monkeypatch, partitions_max=0)
+    await admin.done("POST", NAMESPACE + "/maxTopicsPerNamespace", 0)
+    await admin.done("POST", PARTS + "/partitions", 9)
+
+
+async def test_new_partitions_get_durable_subscriptions_with_their_properties(
+    admin: Admin,
+) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 1)
+    given = {**EARLIEST, "properties": {"team": "x"}}
+    await admin.done("PUT", PARTS + "/subscription/s", given)
+    topic = await admin.topic("p-partition-0")
+    spec = ConsumerSpec(7, "c", SubType.Exclusive, durable=False)
+    request = SubscribeRequest("reader", spec, durable=False)
+    await topic.subscribe(request, Consumer(spec, Peer(), admin.service.clock))
+    await admin.done("POST", PARTS + "/partitions", 3)
+    for index in (1, 2):
+        found = (await admin.topic(f"p-partition-{index}")).subscriptions
+        assert set(found) == {"s"}
+        assert found["s"].cursor.properties == {"team": "x"}
+
+
+async def test_partitions_that_are_missing_are_created(admin: Admin) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 3)
+    for index in (0, 2):
+        await admin.done("DELETE", f"{PARTS}-partition-{index}")
+    # To look at the topic brings none of them back.
+    for look in ("subscriptions", "partitioned-stats", "partitioned-internalStats"):
+        await admin.done("GET", f"{PARTS}/{look}")
+    assert await all_topics(admin) == ["p-partition-1"]
+    await admin.done("POST", PARTS + "/createMissedPartitions")
+    assert await all_topics(admin) == [f"p-partition-{index}" for index in range(3)]
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+async def test_properties_of_a_topic_are_added_replaced_and_removed_one_by_one(
+    admin: Admin, partitioned: bool
+) -> None:
+    begin = {"a": "1", "b": "1"}
+    if partitioned:
+        await admin.done("PUT", TOPIC + "/partitions", {"partitions": 2, "properties": begin})
+        grown = await refused(
+            admin, "POST", TOPIC + "/partitions", {"partitions": 3, "properties": {"x": "y"}}
+        )
+        assert grown[0] == 400
+    else:
+        await admin.done("PUT", TOPIC, begin)
+    path = TOPIC + "/properties"
+    assert await documents(admin, "GET", path) == begin
+    await admin.done("PUT", path, {"b": "2", "c": "2"})
+    assert await documents(admin, "GET", path) == {"a": "1", "b": "2", "c": "2"}
+    for query in ("", "?key="):
+        assert (await refused(admin, "DELETE", path + query))[0] == 400
+    await admin.done("DELETE", path + "?key=nope")
+    await admin.done("DELETE", path + "?key=b")
+    assert await documents(admin, "GET", path) == {"a": "1", "c": "2"}
+
+
+async def test_what_the_broker_keeps_among_a_topics_properties_is_not_shown(
+    admin: Admin,
+) -> None:
+    await admin.done("PUT", TOPIC, {"a": "1"})
+    topic = await admin.topic()
+    await topic.add_producer(producer_of(AccessMode.EXCLUSIVE))
+    assert len(topic.managed_ledger.properties) == 2
+    assert await documents(admin, "GET", TOPIC + "/properties") == {"a": "1"}
+
+
+async def test_a_partitions_number_is_below_the_number_of_partitions(admin: Admin) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 2)
+    for index in (2, 3):
+        assert (await refused(admin, "PUT", f"{PARTS}-partition-{index}"))[0] == 412
+    assert (await refused(admin, "PUT", PARTS + "-partition-1"))[0] == 409
+    await admin.done("DELETE", PARTS + "-partition-1")
+    await admin.done("PUT", PARTS + "-partition-1")
+
+
+async def test_a_bundles_edges_may_be_written_in_capitals(admin: Admin) -> None:
+    await admin.done("PUT", TOPIC)
+    bundle = (await admin.done("GET", "/lookup/v2/topic/persistent/t1/n1/a/bundle")).text
+    capitals = bundle.upper().replace("X", "x")
+    assert capitals != bundle
+    for each in (bundle, capitals):
+        found = await documents(admin, "GET", f"{TOPICS}?bundle={each}")
+        assert found == ["persistent://t1/n1/a"]
+
+
+async def test_a_subscription_exists_once_all_partitions_have_it(admin: Admin) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 2)
+    await admin.done("PUT", PARTS + "-partition-0/subscription/s")
+    await admin.done("PUT", PARTS + "/subscription/s")
+    assert set((await admin.topic("p-partition-1")).subscriptions) == {"s"}
+    for index, subscription in enumerate("tu"):
+        await admin.done("PUT", f"{PARTS}-partition-{index}/subscription/{subscription}")
+    assert await documents(admin, "GET", PARTS + "/subscriptions") == ["s", "t", "u"]
+    again = await refused(admin, "PUT", PARTS + "/subscription/s")
+    assert again == (409, "Subscription already exists for topic")
+
+
+async def test_a_replicated_subscription_is_refused_and_not_created(admin: Admin) -> None:
+    await admin.done("PUT", TOPIC)
+    assert (await refused(admin, "PUT", TOPIC + "/subscription/s?replicated=true"))[0] == 405
+    assert await documents(admin, "GET", TOPIC + "/subscriptions") == []
+    await admin.done("PUT", TOPIC + "/subscription/s?replicated=false")
+
+
+async def test_stats_leave_out_what_is_asked_to_be_left_out_and_nothing_else(
+    admin: Admin,
+) -> None:
+    await admin.done("PUT", PARTS + "/partitions", 1)
+    await admin.producer("p-partition-0")
+    await admin.consumer("s", SubType.Shared, "p-partition-0")
+    for path in (PARTS + "-partition-0/stats", PARTS + "/partitioned-stats"):
+        for publishers in ("true", "false"):
+            for consumers in ("true", "false"):
+                query = f"?excludePublishers={publishers}&excludeConsumers={consumers}"
+                found = await documents(admin, "GET", path + query)
+                assert len(found["publishers"]) == (publishers == "false")
+                assert len(found["subscriptions"]["s"]["consumers"]) == (consumers == "false")
+
+
+# -- namespaces, bundles and tenants
+
+
+async def test_lists_of_a_namespace_have_the_domain_and_the_system_topics_asked_for(
+    admin: Admin,
+) -> None:
+    await admin.done("PUT", TOPIC)
+    await admin.done("PUT", TOPICS + "/__change_events")
+    await admin.done("PUT", "~/non-persistent/t1/n1/np")
+    user, system = "persistent://t1/n1/a", "persistent://t1/n1/__change_events"
+    other = "non-persistent://t1/n1/np"
+    for query, wanted in (
+        ("", [user]),
+        ("?includeSystemTopic=false", [user]),
+        ("?includeSystemTopic=true", [user, system]),
+        ("?mode=PERSISTENT", [user]),
+        ("?mode=NON_PERSISTENT", [other]),
+        ("?mode=ALL", [user, other]),
+        ("?mode=ALL&includeSystemTopic=true", [user, other, system]),
+    ):
+        assert await documents(admin, "GET", NAMESPACE + "/topics" + query) == sorted(wanted)
+    assert (await refused(admin, "GET", NAMESPACE + "/topics?mode=all"))[0] == 400
+    for path in (TOPICS, TOPICS + "?includeSystemTopic=false"):
+        assert await documents(admin, "GET", path) == [user]
+
+
+class Two:
+    """Two namespaces, the first with topics in two bundles; all with two subscriptions."""
+
+    def __init__(self, admin: Admin) -> None:
+        self.admin = admin
+        self.bundles: dict[str, str] = {}
+        self.names = [parse_topic(f"persistent://t1/n1/{local}") for local in "abcdef"]
+        self.names.append(parse_topic("persistent://t1/n2/a"))
+
+    async def made(self) -> "Two":
+        await self.admin.done("PUT", "~/namespaces/t1/n2")
+        for name in self.names:
+            path = f"~/persistent/{name.namespace}/{name.local}"
+            for subscription in ("s", "t"):
+                await self.admin.done("PUT", f"{path}/subscription/{subscription}", EARLIEST)
+            topic = self.admin.service.topics.loaded(name)
+            assert topic is not None
+            bundle = f"/lookup/v2/topic/persistent/{name.namespace}/{name.local}/bundle"
+            self.bundles[str(name)] = (await self.admin.done("GET", bundle)).text
+        return self
+
+    def of(self, bundle: str | None) -> set[str]:
+        """The topics of the first namespace, or of one bundle of it."""
+        return {
+            full for full, each in self.bundles.items() if "/n1/" in full and bundle in (None, each)
+        }
+
+    @property
+    def loaded(self) -> set[str]:
+        return {topic.full_name for topic in self.admin.service.topics}
+
+    async def having(self, subscription: str) -> set[str]:
+        found = set()
+        for name in self.names:
+            topic = await self.admin.service.topics.get_or_open(name, create=False)
+            if subscription in topic.subscriptions:
+                found.add(str(name))
+        return found
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_what_is_done_to_a_namespace_or_bundle_is_done_to_no_other(
+    admin: Admin, whole: bool
+) -> None:
+    two = await Two(admin).made()
+    bundle = None if whole else two.bundles["persistent://t1/n1/a"]
+    path = NAMESPACE if whole else f"{NAMESPACE}/{bundle}"
+    everything, chosen = set(two.bundles), two.of(bundle)
+    assert chosen < two.of(None) or whole
+    await admin.done("PUT", path + "/unload")
+    assert two.loaded == everything - chosen
+    await admin.done("POST", path + "/unsubscribe/s")
+    assert await two.having("s") == everything - chosen
+    assert await two.having("t") == everything
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("subscription", [None, "s"])
+async def test_the_backlog_is_cleared_of_the_subscription_and_bundle_asked_for_alone(
+    admin: Admin, whole: bool, subscription: str | None
+) -> None:
+    two = await Two(admin).made()
+    bundle = None if whole else two.bundles["persistent://t1/n1/a"]
+    for local in "abcdef":
+        await admin.publish([b"x"], local)
+    path = (NAMESPACE if whole else f"{NAMESPACE}/{bundle}") + "/clearBacklog"
+    await admin.done("POST", path + (f"/{subscription}" if subscription else ""))
+    for local in "abcdef":
+        found = (await admin.topic(local)).subscriptions
+        chosen = str(topic_name(local)) in two.of(bundle)
+        left = {name: each.cursor.backlog for name, each in found.items()}
+        assert left == {
+            "s": 0 if chosen else 1,
+            "t": 0 if chosen and subscription is None else 1,
+        }
+
+
+async def test_a_namespace_is_created_with_what_may_be_given_and_nothing_else(
+    admin: Admin,
+) -> None:
+    given = {"bundles": {"numBundles": 2}, "deleted": True, "max_consumers_per_topic": 5}
+    await admin.done("PUT", "~/namespaces/t1/n2", given)
+    found = await documents(admin, "GET", "~/namespaces/t1/n2")
+    assert (found["deleted"], found["max_consumers_per_topic"]) == (False, 5)
+    assert await documents(admin, "GET", "~/namespaces/t1") == ["t1/n1", "t1/n2"]
+    await admin.done("PUT", "~/persistent/t1/n2/a")
+
+
+async def test_a_tenant_without_namespaces_has_an_empty_list(admin: Admin) -> None:
+    info = {"adminRoles": ["b", "a", "b"], "allowedClusters": ["standalone"]}
+    await admin.done("PUT", "~/tenants/t2", info)
+    assert await documents(admin, "GET", "~/namespaces/t2") == []
+    assert (await documents(admin, "GET", "~/tenants/t2"))["adminRoles"] == ["a", "b"]
+    for clusters, reason in (
+        (["standalone", "nope"], "Clusters do not exist"),
+        (["standalone", " "], "Clusters cannot be empty or blank"),
+    ):
+        body = {"adminRoles": [], "allowedClusters": clusters}
+        assert await refused(admin, "POST", "~/tenants/t2", body) == (412, reason)
+
+
+async def test_a_check_of_a_schema_registers_nothing(admin: Admin) -> None:
+    path = "~/schemas/t1/n1/a"
+    await admin.done("POST", path + "/compatibility", STRING)
+    assert (await admin.call("GET", path + "/schema")).status_code == 404
+
+
+@pytest.mark.parametrize("force", ["", "?force=false", "?force=true"])
+async def test_a_schemas_versions_are_counted_on_unless_its_deletion_is_forced(
+    admin: Admin, force: str
+) -> None:
+    path = "~/schemas/t1/n1/a"
+    await admin.done("POST", path + "/schema", STRING)
+    await admin.done("DELETE", path + "/schema" + force)
+    again = await documents(admin, "POST", path + "/schema", STRING)
+    assert again == {"version": {"version": 0 if force == "?force=true" else 2}}
