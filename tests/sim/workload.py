@@ -377,15 +377,12 @@ class Consumer:
             return
         way = self._rng.random()
         if way < 0.3:
-            command = self._ack_command(number, position)
-            wire.write(encode_command(CommandType.ACK, command))
-            self._session.acked(command, Outcome.UNKNOWN, self._history.now())
+            self._ack_unanswered(wire, number, position)
             return
         delay_s = 0.0 if way < 0.8 else self._rng.uniform(0.0, 1.5)
         habits, hoards = self._habits, False
         if habits.again_chance and self._rng.random() < habits.again_chance:
-            command = self._ack_command(number, position)
-            wire.write(encode_command(CommandType.ACK, command))
+            self._ack_unanswered(wire, number, position)
             delay_s = 0.0
         if habits.hoard_chance and not habits.calm:
             hoards = self._rng.random() < habits.hoard_chance
@@ -394,6 +391,11 @@ class Consumer:
         )
         self._acking.add(task)
         task.add_done_callback(self._acking.discard)
+
+    def _ack_unanswered(self, wire: Wire, number: int, position: Position) -> None:
+        command = self._ack_command(number, position)
+        wire.write(encode_command(CommandType.ACK, command))
+        self._session.acked(command, Outcome.UNKNOWN, self._history.now())
 
     def _ack_command(self, number: int, position: Position) -> pb.CommandAck:
         kind = pb.CommandAck.Individual

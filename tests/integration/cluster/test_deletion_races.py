@@ -6,9 +6,10 @@ from tests.support.brokers import NAMESPACE, TOPIC, bundle_of, find, running_clu
 from magnetar.admin.deletion import delete_namespace
 from magnetar.core.errors import MagnetarError, TopicNotFound
 from magnetar.core.names import parse_topic
+from magnetar.metadata.store import Check
 
 
-async def nothing() -> None:
+async def nothing(mark: Check | None = None) -> None:
     """The partitioned topic has no partitions yet."""
 
 
