@@ -93,7 +93,12 @@ SUITES: Final = (
         0.90,
     ),
     _broker("dispatch", "tests/unit/dispatch", "tests/unit/subscription"),
-    _broker("ownership", "tests/unit/ownership", "tests/unit/balance", score_min=0.95),
+    Suite(
+        "ownership",
+        (f"{MAGNETAR}/broker/ownership",),
+        ("tests/unit/ownership", "tests/unit/balance"),
+        0.95,
+    ),
     _broker("subscription", "tests/unit/subscription", "tests/unit/dispatch"),
     _broker("topic", "tests/unit/subscription", "tests/unit/lifecycle", "tests/unit/rates"),
     _broker("lifecycle", "tests/unit/lifecycle"),
