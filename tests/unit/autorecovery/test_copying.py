@@ -160,7 +160,7 @@ def test_a_holder_that_is_late_is_left_and_reported() -> None:
     async def main() -> None:
         rig = Rig(last=3)
         failed: list[tuple[object, str]] = []
-        rig.stage.bookies.failed = lambda one, error: failed.append((one, str(error)))  # type: ignore[method-assign]
+        rig.stage.bookies.failed = lambda identity, error: failed.append((identity, str(error)))  # type: ignore[method-assign]
 
         async def late(*_: object, **__: object) -> list[StoredEntry]:
             await asyncio.Event().wait()
@@ -324,8 +324,8 @@ def test_a_proof_in_pieces_is_read_to_its_end(step: int) -> None:
 def test_a_target_whose_proof_fails_is_reported() -> None:
     async def main() -> None:
         rig = Rig(last=1)
-        failed: list[object] = []
-        rig.stage.bookies.failed = lambda one, _: failed.append(one)  # type: ignore[method-assign]
+        failed: list[tuple[object, str]] = []
+        rig.stage.bookies.failed = lambda identity, error: failed.append((identity, str(error)))  # type: ignore[method-assign]
         target = rig.stage.by_name["c"]
 
         async def broken(*_: object, **__: object) -> EntryProofs:
@@ -334,7 +334,7 @@ def test_a_target_whose_proof_fails_is_reported() -> None:
         target.prove_entries = broken  # type: ignore[method-assign]
         done = await rig.copy_all("a", "c")
         assert done.refused == {target.identity: "the disk is broken"}
-        assert failed == [target.identity]
+        assert failed == [(target.identity, "the disk is broken")]
 
     run(main)
 

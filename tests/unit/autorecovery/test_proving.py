@@ -117,7 +117,7 @@ def test_a_bookie_whose_proofs_do_not_go_on_is_not_asked_for_ever() -> None:
         await rig.stage.ledger(1, (0, "a b"), last=9)
         asked = []
 
-        async def stuck(_: int, first: int, last: int, *, count_max: int) -> EntryProofs:
+        async def stuck(ledger_id: int, first: int, last: int, *, count_max: int) -> EntryProofs:
             asked.append(first)
             assert len(asked) < 5
             return EntryProofs([], first if first else 4)
@@ -157,8 +157,8 @@ def test_what_a_bookie_says_instead_of_a_proof_decides_between_unproven_and_miss
     async def main() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b"), last=3, changes=STRIPED)
-        failed: list[object] = []
-        rig.stage.bookies.failed = lambda one, _: failed.append(one)  # type: ignore[method-assign]
+        failed: list[tuple[object, str]] = []
+        rig.stage.bookies.failed = lambda identity, error: failed.append((identity, str(error)))  # type: ignore[method-assign]
         bookie = rig.stage.by_name["a"]
 
         async def late(*_: object, **__: object) -> EntryProofs:
@@ -190,7 +190,7 @@ def test_what_a_bookie_says_instead_of_a_proof_decides_between_unproven_and_miss
             (Verdict.TOO_FEW, ["unknown", "corrupt", "unknown", "corrupt"]),
             (Verdict.TOO_FEW, ["not registered"]),
         ]
-        assert failed == [bookie.identity], "one that is late may be quarantined"
+        assert failed == [(bookie.identity, "bookie a is late with its proofs")]
 
     run(main)
 
@@ -204,7 +204,7 @@ def test_a_bookie_that_has_left_is_gone_although_its_address_is_known() -> None:
         assert (await rig.check()).verdict == Verdict.UNPROVEN
         get = rig.stage.bookies.get
         rig.stage.bookies.lose(bookie)
-        rig.stage.bookies.get = lambda one: bookie if one == bookie.identity else get(one)  # type: ignore[method-assign]
+        rig.stage.bookies.get = lambda identity: get(identity) or bookie  # type: ignore[method-assign]
         assert (await rig.check()).verdict == Verdict.TOO_FEW
 
     run(main)
@@ -332,7 +332,8 @@ def test_a_check_of_all_reports_each_and_counts_them() -> None:
             await rig.stage.ledger(ledger_id, (0, "a b"), last=1)
         rig.stage.by_name["a"].drop(2, 0)
         await rig.stage.store.put(ledger_key(3), b"")
-        summary, reports = CheckSummary(), []
+        summary = CheckSummary()
+        reports: list[LedgerReport] = []
         check = CheckRun(rig.stage.store, rig.checker, None, at_once=1)
         await check.run(all_ledgers(rig.stage.store, summary), reports.append, summary)
         assert [(one.ledger_id, one.verdict) for one in reports] == [
@@ -366,7 +367,8 @@ def test_a_check_reads_a_ledger_again_that_changed_or_went_meanwhile() -> None:
             for one in old:
                 yield one
 
-        summary, reports = CheckSummary(), []
+        summary = CheckSummary()
+        reports: list[LedgerReport] = []
         check = CheckRun(rig.stage.store, rig.checker, None)
         await check.run(listed(), reports.append, summary)  # type: ignore[arg-type]
         assert [(one.ledger_id, one.verdict) for one in reports] == [(1, "healthy")]
@@ -380,7 +382,8 @@ def test_a_check_that_repairs_reports_what_is_so_afterwards() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b"), last=1)
         rig.stage.by_name["a"].drop(1, 0)
-        summary, reports = CheckSummary(), []
+        summary = CheckSummary()
+        reports: list[LedgerReport] = []
         check = CheckRun(rig.stage.store, rig.checker, rig.repairing)
         await check.run(all_ledgers(rig.stage.store, summary), reports.append, summary)
         assert [(one.verdict, one.repaired_entries) for one in reports] == [("healthy", 1)]
