@@ -69,9 +69,7 @@ def test_a_new_volume_begins_with_a_drain_and_ends_with_the_deletion_of_the_clai
     assert told(decide(emptied("copying"))) == ("Draining", ONE, [])
     assert decide(emptied("copying")).active
     found = decide(emptied())
-    assert found.actions == [
-        DeleteVolume(f"data-{ONE}", f"v-{ONE}", found.actions[0].text)  # type: ignore[union-attr]
-    ]
+    assert found.actions == [DeleteVolume(f"data-{ONE}", f"v-{ONE}", found.actions[0].text)]
     assert (found.step, found.active) == ("Removing", True)
     view = emptied()
     view.claims[ONE] = claim(ONE, going=True)
@@ -473,7 +471,7 @@ def test_the_ledgers_condition_names_the_worst(health: LedgerHealth, reason: str
     health = LedgerHealth(
         health.healthy, health.reason, health.under_replicated, health.lost, (), living
     )
-    world.health = lambda: health
+    world.health = lambda: health  # type: ignore[method-assign]
     told, by_type = shown(world, plan=found)
     assert by_type["LedgersHealthy"]["reason"] == reason
     assert told["phase"] == ("Running" if health.healthy else "Degraded")

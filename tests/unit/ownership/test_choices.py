@@ -1,6 +1,7 @@
 """Choices, cuts and bounds of the ownership, each at its exact edge."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.held_store import puts
@@ -213,7 +214,9 @@ def test_edges_belong_to_the_bundle_above_and_the_last_edge_to_the_last_bundle()
         ({"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 7}, 1),
     ],
 )
-def test_a_namespace_gets_the_bundles_that_it_asks_for(asked: dict | None, count: int) -> None:
+def test_a_namespace_gets_the_bundles_that_it_asks_for(
+    asked: dict[str, Any] | None, count: int
+) -> None:
     found = bundles.requested(asked)
     assert found["numBundles"] == count == len(found["boundaries"]) - 1
     assert found["boundaries"][0] == "0x00000000"
@@ -234,7 +237,7 @@ def test_a_namespace_gets_the_bundles_that_it_asks_for(asked: dict | None, count
         {"boundaries": ["0x0", "0x10", "0x10", "0xffffffff"]},
     ],
 )
-def test_bundles_that_cannot_be_are_refused(asked: dict) -> None:
+def test_bundles_that_cannot_be_are_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(PreconditionFailed, match="Invalid"):
         bundles.requested(asked)
 
