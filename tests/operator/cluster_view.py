@@ -1,4 +1,4 @@
-"""A cluster as the planner sees it, made by hand: three bookies, three members of etcd, no faults."""
+"""A cluster as the planner sees it, made by hand: three bookies, three members of etcd, all well."""
 
 import datetime
 from dataclasses import dataclass, field, replace

@@ -73,7 +73,7 @@ def test_a_lock_that_is_lost_in_an_attempt_leaves_the_record_to_its_new_holder()
         await rig.session.start()
         await rig.ready()
 
-        async def lost(*_: object) -> Outcome:
+        async def lost(record: UnderReplicated, holding: object) -> Outcome:
             raise LockLost("taken")
 
         rig.replicator.restore = lost  # type: ignore[method-assign]
@@ -140,7 +140,8 @@ def test_a_finding_is_not_listed_by_one_that_is_no_longer_the_auditor() -> None:
 def test_a_request_that_comes_together_with_another_reads_again() -> None:
     async def main() -> None:
         stage = Stage("a")
-        put, others = stage.store.put, []
+        put = stage.store.put
+        others: list[Drain] = []
 
         async def overtaken(key: str, value: bytes, **how: Any) -> int:
             if not others:
