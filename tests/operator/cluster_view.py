@@ -1,4 +1,4 @@
-"""A cluster as the planner sees it, made by hand: three bookies, three members of etcd, all well."""
+"""A cluster as the planner sees it, made by hand: three bookies and members of etcd, no fault."""
 
 import datetime
 from dataclasses import dataclass, field, replace
