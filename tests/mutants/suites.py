@@ -22,8 +22,10 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_resources_backlog.py",
     "tests/operator/test_resources_plan.py",
     "tests/operator/test_resources_plan_files.py",
+    "tests/operator/test_resources_tables.py",
     "tests/operator/test_resources_waiting.py",
     "tests/operator/test_sparkjobs_plan.py",
+    "tests/operator/test_sparkjobs_tables.py",
     "tests/operator/test_volume_plan.py",
 )
 
