@@ -116,7 +116,7 @@ def test_a_request_is_carried_out_once(
     spec: dict[str, Any], request_: str | None, done: str | None, begins: list[str]
 ) -> None:
     one = job(**spec)
-    given = {} if done is None else {"lastRequest": done}
+    given: dict[str, Any] = {} if done is None else {"lastRequest": done}
     cron = cron_of(one) if "schedule" in spec else None
     found = planned(one, of=owner(request_, **given), cron=cron)
     assert started(found) == begins
