@@ -342,8 +342,12 @@ def test_facts_of_a_topic_are_those_of_all_its_partitions() -> None:
     empty = topic_facts(0, {"ownerBroker": "c", "backlogSize": 30})
     assert empty["brokers"] == ["c"]
     assert empty["backlog"] == {"messages": 0, "bytes": 0, "oldestAgeSeconds": 0}
-    stats["oldestBacklogMessageAgeSeconds"] = -1
-    assert topic_facts(3, stats)["backlog"]["oldestAgeSeconds"] == 0
+    for age_s, told_s in ((-1, 0), (0, 0), (1, 1), ("x", 0)):
+        stats["oldestBacklogMessageAgeSeconds"] = age_s
+        assert topic_facts(3, stats)["backlog"]["oldestAgeSeconds"] == told_s
+    bare = topic_facts(0, {"subscriptions": {"s": {}}, "publishers": None, "partitions": None})
+    assert (bare["backlog"]["messages"], bare["producers"], bare["storageBytes"]) == (0, 0, 0)
+    assert bare["subscriptions"] == 1
     assert subscription_facts({"type": "None"}) == {
         "type": "",
         "consumers": 0,
@@ -444,6 +448,7 @@ def test_names_follow_references_and_say_what_is_missing() -> None:
     with pytest.raises(NotYet) as missing:
         target_of(made(SUBSCRIPTION, "s", topicRef={"name": "no"}), find)
     assert (missing.value.reason, missing.value.token) == ("WaitingForTopic", "Topic k/no")
+    assert "there is no Topic resource 'no'" in missing.value.message
     assert placed_by(subscription, find) is subscription
     placed = made(SUBSCRIPTION, "s", topicRef={"name": "placed"})
     assert placed_by(placed, find) is known[TOPIC, "placed"]

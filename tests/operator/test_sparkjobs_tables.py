@@ -162,6 +162,10 @@ def test_a_run_beside_another_follows_the_policy(
     one = job(concurrencyPolicy=policy)
     found = planned(one, ran("old"), ran("over", "Complete"), of=owner("2", lastRequest="1"))
     assert (started(found), removed(found)) == (begins, goes)
+    unsure = ran("old", "Complete")
+    unsure["status"]["conditions"][0]["status"] = "False"
+    found = planned(one, unsure, of=owner("2", lastRequest="1"))
+    assert (started(found), removed(found)) == (begins, goes)
 
 
 # -- the schedule
