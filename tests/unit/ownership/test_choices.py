@@ -10,6 +10,7 @@ from tests.unit.ownership.stage import (
     NAMESPACE,
     QUARTERS,
     TTL_S,
+    OpenTopic,
     Stage,
     in_virtual_time,
     settle,
@@ -78,6 +79,26 @@ async def test_the_parts_of_a_split_are_served_before_the_watch_tells_of_them() 
         one.view.running.clear()
         await one.ownership.split(FIRST)
         assert one.ownership.owns(TOPIC)
+
+
+@in_virtual_time
+async def test_a_claim_that_is_told_of_twice_keeps_its_origin() -> None:
+    async with Stage() as stage:
+        one = await stage.broker("a")
+        await one.take(FIRST)
+        whole = one.ownership.claims.all[FIRST]
+        (part, _) = await one.ownership.split(FIRST)
+        claim = one.ownership.claims.all[part]
+        record = await stage.store.get(claim.key)
+        assert record is not None
+        assert one.ownership.claims.adopt(part, record) is claim
+        assert claim.origin == whole.origin
+        newer = await stage.store.put(claim.key, record.value)
+        record = await stage.store.get(claim.key)
+        assert record is not None
+        again = one.ownership.claims.adopt(part, record)
+        assert again is not None
+        assert again.revision == again.origin == newer
 
 
 @in_virtual_time
@@ -198,7 +219,8 @@ def test_edges_belong_to_the_bundle_above_and_the_last_edge_to_the_last_bundle()
     assert topic_in(first) not in other
     assert ring != Ring(NAMESPACE, [0, RING_END])
     assert ring != Ring(other.namespace, [0, 0x40000000, 0x80000000, 0xC0000000, RING_END])
-    assert other not in ring or other.namespace == ring.namespace
+    place = OpenTopic(topic_in(first), 5)
+    assert [bundle.holds(place) for bundle in (first, QUARTERS[1], other)] == [True, False, False]
 
 
 @pytest.mark.parametrize(
