@@ -73,7 +73,7 @@ def test_the_status_that_was_written_last_is_known_until_the_watch_has_a_newer_o
 def test_pauses_double_to_their_bound_and_begin_again_after_a_success(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory_module.random, "uniform", lambda _low, high: high)
+    monkeypatch.setattr("random.uniform", lambda _low, high: high)
     memory, _ = made()
     pauses = [memory.pause_s(key("a")) for _ in range(8)]
     assert pauses[:5] == [PAUSE_FIRST_S * factor for factor in (1, 2, 4, 8, 16)]
