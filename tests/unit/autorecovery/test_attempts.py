@@ -4,21 +4,24 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.autorecovery.stage import Stage, names_of, run
+from tests.unit.autorecovery.stage import LEASE_S, Stage, names_of, run
 from tests.unit.autorecovery.test_auditing import Rig as AuditRig
 from tests.unit.autorecovery.test_auditing import rigged
 from tests.unit.autorecovery.test_copying import Rig as CopyRig
 from tests.unit.autorecovery.test_drain_worker import Checker, ask, ended, spoil, working
+from tests.unit.autorecovery.test_former_copies import end, moved
 from tests.unit.autorecovery.test_lease_lock import Holder, with_two
 from tests.unit.autorecovery.test_restoring import Rig
 
-from magnetar.autorecovery import drains
-from magnetar.autorecovery.drains import Drain, DrainState, drain_key
+from magnetar.autorecovery import drain_worker, drains
+from magnetar.autorecovery.drains import Drain, DrainState, drain_key, drain_lock_key
 from magnetar.autorecovery.lease_lock import LockLost
 from magnetar.autorecovery.ledger_check import LedgerReport
+from magnetar.autorecovery.members import MemberWatch, Standing
 from magnetar.autorecovery.next_step import Outcome, OutcomeKind
 from magnetar.autorecovery.records import AUDITOR_KEY, UnderReplicated, encode, lock_key, record_key
 from magnetar.autorecovery.worker import STORE_TIMEOUT_S
+from magnetar.bookie.registration import known_key
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.memory import MemoryStore
 
@@ -195,5 +198,82 @@ def test_a_drain_that_was_cancelled_is_not_written_by_its_worker() -> None:
             await asyncio.sleep(30)
             assert await drains.read(stage.store, "a") is None
             assert names_of(await stage.metadata(1)) == [(0, "a b")]
+
+    run(main)
+
+
+def test_a_former_copy_stays_if_the_lock_is_lost_before_the_copy_is_dropped() -> None:
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        collector = await moved(stage, 1)
+        former: Any = collector.garbage.former
+        assert former is not None
+        known = former._is_known
+
+        async def late() -> bool:
+            await stage.store.revoke_lease(collector.session.lease_id)
+            await asyncio.sleep(LEASE_S)
+            assert collector.session.valid
+            return await known()
+
+        former._is_known = late
+        for _ in range(3):
+            assert await collector.once() == []
+            await stage.store.put(known_key(collector.bookie.identity), b"{}")
+        assert sorted(collector.bookie.holds(1))
+        await end(collector)
+
+    run(main)
+
+
+def test_a_silent_store_ends_the_work_at_a_drain_after_its_bound() -> None:
+    async def main() -> None:
+        stage = Stage("a", "b", "c")
+        await stage.ledger(1, (0, "a b"), last=3)
+        transact = stage.store.transact
+
+        async def never(_: Any) -> int:
+            await asyncio.Event().wait()
+            return 0
+
+        async with working(stage):
+            await asyncio.sleep(5)
+            stage.store.transact = never  # type: ignore[method-assign]
+            await ask(stage)
+            await asyncio.sleep(10)
+            assert await stage.store.get(drain_lock_key("a")) is not None
+            await asyncio.sleep(drain_worker.STORE_TIMEOUT_S)
+            stage.store.transact = transact  # type: ignore[method-assign]
+            await asyncio.sleep(2 * drain_worker.STORE_TIMEOUT_S)
+            found = await drains.read(stage.store, "a")
+            assert found is not None
+            assert found.state is DrainState.COPYING, "it was begun again"
+
+    run(main)
+
+
+def test_a_bookie_that_nobody_saw_is_away_until_the_watch_is_old_enough() -> None:
+    async def main() -> None:
+        stage = Stage("a", "b")
+        await asyncio.sleep(1_000)
+        watch, gone = MemberWatch(stage.bookies, stage.clock, 10), stage.by_name["b"]
+        stage.bookies.lose(gone)
+        stranger = gone.identity
+        assert watch.look().standing(stranger) is Standing.AWAY
+        await asyncio.sleep(9.9)
+        assert watch.look().strangers_are_away
+        await asyncio.sleep(0.1)
+        assert watch.look().standing(stranger) is Standing.GONE
+        seen = stage.by_name["a"]
+        stage.bookies.lose(seen)
+        assert watch.look().standing(seen.identity) is Standing.AWAY
+        await asyncio.sleep(9.9)
+        assert watch.look().standing(seen.identity) is Standing.AWAY
+        await asyncio.sleep(0.1)
+        assert watch.look().standing(seen.identity) is Standing.GONE
+        stage.bookies.back(seen)
+        assert watch.look().standing(seen.identity) is Standing.LIVING
+        stage.bookies.lose(seen)
+        assert watch.look().standing(seen.identity) is Standing.AWAY, "it is timed anew"
 
     run(main)

@@ -156,6 +156,20 @@ def test_work_that_is_due_must_get_on() -> None:
     run(main)
 
 
+def test_the_first_moment_of_a_clock_counts_as_any_other() -> None:
+    async def main() -> None:
+        assert now() == 0
+        due, idle = (AutorecoveryStats(LoopClock(), 100) for _ in range(2))
+        due.looked(listed=1, due=1, parked=0, lost=0)
+        idle.looked(listed=0, due=0, parked=0, lost=0)
+        await asyncio.sleep(100)
+        assert (due.health().ok, idle.health().ok) == (False, True)
+        await asyncio.sleep(1)
+        assert not idle.health().ok
+
+    run(main)
+
+
 def test_a_list_that_nobody_reads_any_more_is_no_good_sign() -> None:
     async def main() -> None:
         stats = AutorecoveryStats(LoopClock(), 100)

@@ -11,6 +11,7 @@ from magnetar.autorecovery.next_step import (
     is_due,
     left_ms,
     next_record,
+    reconsidered,
 )
 from magnetar.autorecovery.records import LostEntries, RecordState, UnderReplicated
 from magnetar.autorecovery.settings import AutorecoverySettings
@@ -63,3 +64,24 @@ def test_the_bounds_of_waits_are_exact() -> None:
     slow = AutorecoverySettings(open_ledger_grace_s=10_000)
     assert left_ms(10_001_000, 1000, slow) == 10_000_000
     assert [is_due(1000, now, 5) for now in (999, 1000, 5999, 6000)] == [True, False, False, True]
+
+
+def test_a_record_that_is_taken_up_again_begins_anew() -> None:
+    lost = (LostEntries(1, 2, ()),)
+    parked = UnderReplicated(
+        1,
+        ("gone",),
+        5,
+        RecordState.PARKED,
+        attempts=8,
+        not_before_ms=77,
+        grace_until_ms=6,
+        detail="full",
+    )
+    again = reconsidered(parked, (), bookies_changed=False)
+    assert again == UnderReplicated(1, ("gone",), 5, grace_until_ms=6)
+    gone = UnderReplicated(1, ("gone",), 5, RecordState.LOST, 3, 77, detail="x", lost=lost)
+    again = reconsidered(gone, (), bookies_changed=True)
+    assert again == UnderReplicated(1, ("gone",), 5, prove=True)
+    waiting = UnderReplicated(1, ("gone",), 5, attempts=3, not_before_ms=77, detail="x")
+    assert reconsidered(waiting, (), bookies_changed=True) is waiting
