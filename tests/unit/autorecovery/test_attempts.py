@@ -214,7 +214,7 @@ def test_a_former_copy_stays_if_the_lock_is_lost_before_the_copy_is_dropped() ->
             await stage.store.revoke_lease(collector.session.lease_id)
             await asyncio.sleep(LEASE_S)
             assert collector.session.valid
-            return await known()
+            return bool(await known())
 
         former._is_known = late
         for _ in range(3):
@@ -232,7 +232,7 @@ def test_a_silent_store_ends_the_work_at_a_drain_after_its_bound() -> None:
         await stage.ledger(1, (0, "a b"), last=3)
         transact = stage.store.transact
 
-        async def never(_: Any) -> int:
+        async def never(operations: Any) -> int:
             await asyncio.Event().wait()
             return 0
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.unit.autorecovery.stage import LEASE_S
 from tests.unit.autorecovery.test_auditing import GRACE_MS, Rig, rigged
 
 from magnetar.autorecovery.full_check import LOOK_AGAIN_S
@@ -148,3 +149,25 @@ def test_no_interval_is_no_check_and_an_interrupted_one_begins_again() -> None:
         assert await rig.store.get(CHECK_STATE_KEY) is not None
 
     rigged(interrupted)
+
+
+def test_a_check_ends_with_the_office_of_its_auditor() -> None:
+    async def test(rig: Rig) -> None:
+        await rig.stage.ledger(1, (0, "a b"), last=9)
+        await rig.check._save(CheckState(rig.now_ms(), 0), rig.lock)
+
+        async def never(*_: Any, **__: Any) -> Any:
+            await asyncio.Event().wait()
+
+        rig.stage.by_name["a"].prove_entries = never  # type: ignore[method-assign]
+        rig.auditor.start()
+        await asyncio.sleep(5)
+        task = rig.check._task
+        assert task is not None
+        assert not task.done()
+        rig.view.renewing = False
+        await asyncio.sleep(LEASE_S + 2)
+        assert task.cancelled()
+        assert rig.check._task is None
+
+    rigged(test)
