@@ -289,6 +289,8 @@ def test_as_many_entries_go_as_both_rates_allow_by_what_entries_were_lately() ->
         throttled.took(1, 4, 30)
         assert throttled.entries_max(100) == 8, "170 bytes, 20 each"
         assert throttled.entries_max(3) == 3
+        throttled.took(1, 4, 120)
+        assert throttled.entries_max(2) == 1, "50 bytes, 70 each"
         throttled.own = None
         throttled.topic = limiter(10_000)
         assert throttled.entries_max(100) == ENTRIES_AT_ONCE_MAX
