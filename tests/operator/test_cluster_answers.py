@@ -150,6 +150,9 @@ def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> 
     view = emptied(uid="v-before")
     del view.claims[ONE]
     assert told(decide(view)) == ("Removing", ONE, [ReplacePod])
+    view = emptied("refused", uid="v-before")
+    del view.claims[ONE]
+    assert told(decide(view)) == ("Removing", ONE, []), "its pod may hold what is not elsewhere"
     assert told(decide(emptied("copying", uid="v-before"))) == ("Draining", ONE, [])
     view = emptied("copying", uid="v-before")
     del view.claims[ONE]

@@ -9,6 +9,7 @@ from magnetar_operator.cluster.actions import Apply, BeginDrain, ReplacePod
 from magnetar_operator.cluster.manifests import around, serving, storage
 from magnetar_operator.cluster.manifests.naming import CLIENTS_ONLY, Cluster
 from magnetar_operator.cluster.manifests.pods import settings_data
+from magnetar_operator.cluster.observed import VOLUME_REASON, Drain
 
 
 def by_name(manifests: list[Any]) -> dict[str, Any]:
@@ -67,6 +68,19 @@ def test_the_budget_follows_the_ledgers_and_whoever_is_on_its_way_out() -> None:
     respec(world, bookie={"replicas": 4})
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "now"
     assert may_go() == 0
+    del world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"]
+    assert may_go() == 1
+    reason = f"{VOLUME_REASON}of-before of c-bookie-1 is replaced"
+    world.drains["c-bookie-1"] = Drain("c-bookie-1", "refused", reason=reason)
+    assert may_go() == 0, "its old volume is gone, whatever became of the drain"
+
+
+def test_a_change_is_told_by_what_differs() -> None:
+    world = made()
+    respec(world, broker={"service": {"type": "NodePort"}})
+    (change,) = world.plan().actions
+    assert isinstance(change, Apply)
+    assert change.text == "spec.type: ClusterIP → NodePort"
 
 
 # -- who reaches whom

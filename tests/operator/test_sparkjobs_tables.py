@@ -303,7 +303,7 @@ def test_a_run_under_way_says_what_it_waits_for() -> None:
     executor = pod(
         "e",
         role=EXECUTOR,
-        meta={"ownerReferences": [{"uid": "u-p"}]},
+        meta={"ownerReferences": [{"uid": "x"}, {"uid": "u-p"}]},
         conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
     )
     (told,) = runs([], [ran("r", failed=2)], [driver, executor], AT)
