@@ -15,6 +15,7 @@ from tests.unit.ownership.stage import (
     in_virtual_time,
     settle,
     topic_in,
+    topics_in,
 )
 
 from magnetar.broker.namespace_policies import BUNDLES_DEFAULT, BUNDLES_MAX
@@ -24,7 +25,7 @@ from magnetar.broker.ownership.located import HERE, Located
 from magnetar.broker.ownership.prober import PROBE_FRESH_S, REFUSED_AGAIN_S, Presence, Prober
 from magnetar.broker.ownership.records import BrokerRecord, OwnershipRecord, Urls
 from magnetar.broker.ownership.splitting import LoadBounds, TopicLoad
-from magnetar.core.errors import PreconditionFailed
+from magnetar.core.errors import PreconditionFailed, ServiceNotReady
 from magnetar.core.names import NamespaceName
 from magnetar.core.tasks import TaskSet
 
@@ -135,6 +136,55 @@ async def test_what_is_remembered_of_dead_brokers_is_bounded(
             assert await one.ownership.locate(topic_in(bundle), authoritative=True) == HERE
             assert len(one.ownership._lookups._ended) == 1
             assert len(one.ownership._lookups._prober._answers) == 1
+
+
+@in_virtual_time
+async def test_a_broker_that_hands_a_bundle_over_does_not_name_itself() -> None:
+    async with Stage() as stage:
+        one = await stage.broker("a")
+        await one.take(FIRST)
+        one.topics.closing.clear()
+        moving = asyncio.ensure_future(one.ownership.unload(FIRST))
+        await settle()
+        with pytest.raises(ServiceNotReady, match="has no owner yet"):
+            await one.ownership.locate(TOPIC, authoritative=True)
+        one.topics.closing.set()
+        await moving
+
+
+@pytest.mark.parametrize("unanswered", [[True], [False, True], [True, False]], ids=str)
+@in_virtual_time
+async def test_a_split_without_an_answer_is_made_once(unanswered: list[bool]) -> None:
+    async with Stage() as stage:
+        one = await stage.broker("a")
+        await one.take(FIRST)
+        one.view.unanswered = unanswered
+        parts = await one.ownership.split(FIRST)
+        assert len(parts) == 2
+        assert one.owned() == set(parts)
+        await settle()
+        assert one.owned() == set(parts)
+
+
+@in_virtual_time
+async def test_a_claim_that_was_lost_and_made_anew_gives_up_the_topics_of_the_first() -> None:
+    async with Stage() as stage:
+        one = await stage.broker("a")
+        await one.take(FIRST)
+        await stage.store.own(FIRST, one.record)
+        await settle()
+        assert one.topics.asked == [("abandon", topics_in(FIRST))]
+
+
+@in_virtual_time
+async def test_a_former_process_does_not_end_the_lease_of_its_successor() -> None:
+    async with Stage() as stage:
+        former = await stage.broker("a")
+        successor = await stage.broker("a")
+        lease_id = successor.session.lease_id
+        await asyncio.sleep(2 * TTL_S)
+        assert former.session.valid
+        assert successor.session.lease_id == lease_id
 
 
 # -- probes
