@@ -272,6 +272,16 @@ async def test_a_namespace_that_was_just_created_is_known_to_the_first_who_asks(
     await store.close()
 
 
+async def test_a_namespace_is_read_if_the_watch_is_late() -> None:
+    store = MemoryStore()
+    rings = Rings(store, lambda _: None)
+    topic = parse_topic("persistent://public/new/t")
+    policies = default_policies("standalone", 1)
+    await store.put(namespace_key(topic.namespace), encode(policies))
+    assert await rings.bundle_of(topic) == Bundle(topic.namespace, 0, 0xFFFFFFFF)
+    await store.close()
+
+
 # -- records
 
 
