@@ -121,11 +121,13 @@ def _comparisons(node: ast.Compare) -> Iterator[Change]:
 
 
 def _calls(node: ast.Call) -> Iterator[Change]:
-    if isinstance(node.func, ast.Name) and node.func.id in TWINS:
-        yield Change("calls twin", _fields(func=ast.Name(TWINS[node.func.id], ast.Load())))
+    if _is_twin(node):
+        yield Change(
+            "calls twin", _fields(func=ast.Name(TWINS[ast.unparse(node.func)], ast.Load()))
+        )
     for number in range(len(node.args) - 1):
         one, other = node.args[number : number + 2]
-        if isinstance(one, ast.Starred) or isinstance(other, ast.Starred):
+        if isinstance(one, ast.Starred) or isinstance(other, ast.Starred) or _is_twin(node):
             continue
         if ast.dump(one) != ast.dump(other) and not (_is_text(one) or _is_text(other)):
             args = [*node.args]
@@ -163,10 +165,15 @@ def _statements(node: ast.stmt) -> Iterator[Change]:  # noqa: C901  # a table
                 yield Change(
                     "lets through", _handled(number, ast.Raise()), f"lets `{caught}` through"
                 )
-                if not isinstance(handler.body[0], ast.Pass):
+                if not all(isinstance(each, ast.Pass) or _says_only(each) for each in handler.body):
                     yield Change("swallows", _handled(number, ast.Pass()), f"swallows `{caught}`")
             if node.finalbody:
                 yield Change("drops clean-up", _fields(finalbody=[ast.Pass()]), "without finally")
+
+
+def _is_twin(node: ast.Call) -> bool:
+    """Whether it calls one of TWINS, which take their arguments in any order."""
+    return isinstance(node.func, ast.Name) and node.func.id in TWINS
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -12,7 +12,11 @@ SPARK: Final = "spark-jobs/magnetar_spark"
 OPERATOR_PLANS: Final = (
     "tests/operator/test_autoscale.py",
     "tests/operator/test_bookie_decisions.py",
+    "tests/operator/test_cluster_answers.py",
+    "tests/operator/test_cluster_gates.py",
+    "tests/operator/test_cluster_manifests.py",
     "tests/operator/test_cluster_plan.py",
+    "tests/operator/test_cluster_status.py",
     "tests/operator/test_cluster_upgrades.py",
     "tests/operator/test_crds_policies.py",
     "tests/operator/test_crds_values.py",
@@ -20,11 +24,15 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_resources_admin_client.py",
     "tests/operator/test_resources_as_shown.py",
     "tests/operator/test_resources_backlog.py",
+    "tests/operator/test_resources_memory.py",
+    "tests/operator/test_resources_names.py",
     "tests/operator/test_resources_plan.py",
     "tests/operator/test_resources_plan_files.py",
+    "tests/operator/test_resources_tables.py",
     "tests/operator/test_resources_waiting.py",
     "tests/operator/test_sparkjob_decisions.py",
     "tests/operator/test_sparkjobs_plan.py",
+    "tests/operator/test_sparkjobs_tables.py",
     "tests/operator/test_volume_plan.py",
 )
 
@@ -45,8 +53,18 @@ class Suite:
             yield from sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
+BROKER_QUICK: Final = (
+    "tests/unit/broker/test_producers.py",
+    "tests/unit/broker/test_session_attach.py",
+    "tests/unit/broker/test_session_commands.py",
+    "tests/unit/broker/test_refused.py",
+    "tests/unit/broker/test_unfinished.py",
+)
+"""Without those that measure memory or wait for a slow peer: they take minutes for few lines."""
+
+
 def _broker(name: str, *tests: str, score_min: float = 0.90) -> Suite:
-    return Suite(name, (f"{MAGNETAR}/broker/{name}",), (*tests, "tests/unit/broker"), score_min)
+    return Suite(name, (f"{MAGNETAR}/broker/{name}",), tests, score_min)
 
 
 SUITES: Final = (
@@ -97,13 +115,24 @@ SUITES: Final = (
         0.90,
     ),
     _broker("dispatch", "tests/unit/dispatch", "tests/unit/subscription"),
-    _broker("ownership", "tests/unit/ownership", "tests/unit/balance", score_min=0.95),
+    Suite(
+        "ownership",
+        (f"{MAGNETAR}/broker/ownership",),
+        ("tests/unit/ownership", "tests/unit/balance"),
+        0.95,
+    ),
     _broker("subscription", "tests/unit/subscription", "tests/unit/dispatch"),
-    _broker("topic", "tests/unit/subscription", "tests/unit/lifecycle", "tests/unit/rates"),
+    _broker(
+        "topic",
+        "tests/unit/subscription",
+        "tests/unit/lifecycle",
+        "tests/unit/rates",
+        *BROKER_QUICK,
+    ),
     _broker("lifecycle", "tests/unit/lifecycle"),
     _broker("rates", "tests/unit/rates"),
-    _broker("policies", "tests/unit/policies", "tests/unit/lifecycle", "tests/unit/admin"),
-    _broker("session", "tests/unit/wire"),
+    _broker("policies", "tests/unit/policies", "tests/unit/broker/policies", "tests/unit/admin"),
+    _broker("session", *BROKER_QUICK),
     Suite(
         "admin",
         (
@@ -112,7 +141,7 @@ SUITES: Final = (
             f"{MAGNETAR}/admin/each.py",
             f"{MAGNETAR}/admin/steps.py",
         ),
-        ("tests/unit/admin", "tests/unit/broker", "tests/unit/ownership"),
+        ("tests/unit/admin", "tests/unit/ownership"),
         0.90,
     ),
     Suite(

@@ -94,3 +94,17 @@ def test_names_are_unique(tmp_path: Path) -> None:
 def test_lines_say_where_a_test_must_have_been(mutants: list[Mutation]) -> None:
     (dropped,) = [each for each in mutants if each.before == "self.done = True"]
     assert [SOURCE.splitlines()[line - 1].strip() for line in dropped.lines] == ["self.done = True"]
+
+
+def test_changes_that_no_test_could_notice_are_not_planted(tmp_path: Path) -> None:
+    file = tmp_path / "logs.py"
+    file.write_text(
+        "def f(a, b):\n"
+        "    try:\n"
+        "        return max(a, b)\n"
+        "    except OSError as error:\n"
+        "        log.info('no answer', error=error)\n"
+    )
+    kinds = {each.kind for each in mutations_of(file, tmp_path)}
+    assert "lets through" in kinds
+    assert not kinds & {"swallows", "swaps arguments"}

@@ -88,7 +88,7 @@ def assess(metadata: LedgerMetadata, members: Members) -> Assessment:
             reasons[f"{COPIES}: {len(part.bookies)} of {wanted}"] = None
         if part.last == UNENDED and (lost or short):
             open_part = Lacking(part, tuple(lost), wanted)
-        elif part.last != UNENDED and (lost or short):
+        elif lost or short:
             closed.append(Lacking(part, tuple(lost), wanted))
     in_recovery = metadata.state is LedgerState.IN_RECOVERY
     if in_recovery:

@@ -25,11 +25,6 @@ class Part:
     last: int
     bookies: tuple[BookieIdentity, ...]
 
-    @property
-    def count(self) -> int:
-        """Of its entries, 0 where there is none or where that is open."""
-        return max(0, self.last - self.first + 1)
-
 
 def parts(metadata: LedgerMetadata) -> list[Part]:
     """The ledger's ensembles with their ranges, in order."""

@@ -166,6 +166,7 @@ def test_what_is_copied_is_all_that_the_new_ensemble_lacks(
         for entry_id, need in window.items():
             assert set(need.sources) == set(holders(old, quorum, stripe, entry_id))
             copied[entry_id] = need.targets
+            assert need.targets, "nothing is read that is not needed"
     for entry_id in range(first, first + count):
         have = {*holders(old, quorum, stripe, entry_id), *copied.get(entry_id, ())}
         assert have >= set(holders(target, quorum, stripe, entry_id))

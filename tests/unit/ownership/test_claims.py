@@ -1,391 +1,447 @@
-"""What a broker finds changed at the moment when it writes a claim decides whether it has it."""
+"""A broker's claims: one owner of a bundle, by the store's word alone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
 
-import msgspec
 import pytest
-from tests.support.held_store import HeldStore, puts
-
-from magnetar.broker.namespace_policies import default_policies
-from magnetar.broker.ownership.bundles import Bundle, Ring, with_split
-from magnetar.broker.ownership.claims import Claims
-from magnetar.broker.ownership.records import (
-    BrokerRecord,
-    BrokerState,
-    OwnershipRecord,
-    Urls,
-    broker_key,
-    decode_ownership,
-    encode,
-    ownership_key,
+from tests.support.held_store import puts
+from tests.unit.ownership.stage import (
+    FIRST,
+    NAMESPACE,
+    QUARTERS,
+    TTL_S,
+    Stage,
+    in_virtual_time,
+    settle,
+    settled,
+    topic_in,
+    topics_in,
 )
-from magnetar.broker.ownership.rings import Rings, namespace_key, policies_of
-from magnetar.core.clock import SystemClock
-from magnetar.core.errors import ServiceNotReady
+
+from magnetar.broker.ownership.bundles import Bundle
+from magnetar.broker.ownership.claims import ATTEMPTS_MAX, ClaimState
+from magnetar.broker.ownership.records import OwnershipRecord, ownership_key
+from magnetar.broker.ownership.rings import namespace_key
+from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.core.errors import Conflict, PreconditionFailed, ServiceNotReady
 from magnetar.core.names import NamespaceName
-from magnetar.metadata.session import MetadataSession
-from magnetar.metadata.store import Record
+from magnetar.managed_ledger.errors import ManagedLedgerFenced
+from magnetar.metadata.store import Check, LeaseLost, MetadataUnavailable
 
-NAMESPACE = NamespaceName("public", "default")
-TTL_S = 60.0
-
-
-class JumpingClock(SystemClock):
-    """The process may have been paused: then more time has passed than its loop has seen."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.jumped_s = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.jumped_s
+LEDGER = ledger_name(topic_in(FIRST))
+WHOLE = Bundle(NAMESPACE, 0, 0xFFFFFFFF)
+HALVES = [Bundle(NAMESPACE, 0, 0x20000000), Bundle(NAMESPACE, 0x20000000, 0x40000000)]
+CUT = [0x20000000]
 
 
-class Broker:
-    """A broker's claims, over a session of its own. `stale`: its watch saw newer records."""
-
-    def __init__(self, store: HeldStore, name: str) -> None:
-        self.store, self.name = store, name
-        self.clock = JumpingClock()
-        self.session = MetadataSession(store, TTL_S, self.clock, name)
-        self.stale = False
-        self.lease_id = 0
-        rings = Rings(store, lambda _namespace: None)
-        now_ms = self.clock.now_ms
-        self.claims = Claims(store, self.session, rings, self.record, now_ms, self._seen)
-
-    async def start(self) -> None:
-        await self.session.start()
-        self.lease_id = self.session.lease_id
-        value = encode(self.record())
-        await self.store.put(broker_key(self.name), value, lease_id=self.lease_id)
-
-    def _seen(self, _record: Record) -> bool:
-        return not self.stale
-
-    def record(self) -> BrokerRecord:
-        urls = Urls(f"pulsar://{self.name}", f"http://{self.name}")
-        return BrokerRecord(self.name, 1, self.name, 6650, urls, lease_id=self.lease_id)
-
-    async def owner_of(self, bundle: Bundle) -> str | None:
-        record = await self.store.get(ownership_key(bundle))
-        return None if record is None else decode_ownership(record.key, record.value).broker_id
-
-
-async def started(store: HeldStore, name: str) -> Broker:
-    broker = Broker(store, name)
-    await broker.start()
-    return broker
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[HeldStore]:
-    store = HeldStore()
-    await store.put(namespace_key(NAMESPACE), encode(default_policies("c", 2)))
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-async def broker(store: HeldStore) -> AsyncIterator[Broker]:
-    broker = await started(store, "a:8080")
-    yield broker
-    await broker.session.stop()
-
-
-@pytest.fixture
-async def other(store: HeldStore) -> AsyncIterator[Broker]:
-    broker = await started(store, "b:8080")
-    yield broker
-    await broker.session.stop()
-
-
-async def ring(store: HeldStore) -> Ring:
-    record = await store.get(namespace_key(NAMESPACE))
-    assert record is not None
-    return Ring.of(NAMESPACE, policies_of(record))
-
-
-async def meanwhile(
-    store: HeldStore, doing: Awaitable[object], change: Callable[[], Awaitable[object]]
-) -> object:
-    """`change` happens after all was read that the write of a claim relies on."""
-    held = store.hold(puts("/ownership/"))
-    task = asyncio.ensure_future(doing)
-    await held.reached.wait()
-    await change()
-    held.go.set()
-    return await task
-
-
-async def test_only_a_bundle_of_the_namespace_is_claimed(store: HeldStore, broker: Broker) -> None:
-    """A request may name a bundle as it was before a split."""
-    bundle = (await ring(store)).bundles[0]
-    for none in (
-        Bundle(NAMESPACE, bundle.lower, bundle.upper + 1),
-        Bundle(NAMESPACE, bundle.lower + 1, bundle.upper),
-        Bundle(NamespaceName("public", "other"), bundle.lower, bundle.upper),
-    ):
-        assert await broker.claims.take(none) is None
-    assert not await store.list("/ownership/")
-    claim = await broker.claims.take(bundle)
-    assert claim is not None
-    assert await broker.owner_of(bundle) == broker.name
-    assert broker.claims.get(bundle) is claim
-
-
-async def test_a_bundle_that_is_split_before_its_claim_is_written_is_not_claimed(
-    store: HeldStore, broker: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-
-    async def split() -> None:
-        record = await store.get(namespace_key(NAMESPACE))
+@in_virtual_time
+async def test_a_claim_is_the_record_of_its_broker_under_its_lease() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await asyncio.sleep(2)
+        claim = await broker.ownership.claims.take(FIRST)
+        record = await stage.store.get(ownership_key(FIRST))
+        assert claim is not None
         assert record is not None
-        policies = with_split(policies_of(record), bundle, [bundle.lower + 1000])
-        await store.put(record.key, encode(policies), expected=record.revision)
-
-    assert await meanwhile(store, broker.claims.take(bundle), split) is None
-    assert await broker.owner_of(bundle) is None
-    assert not broker.claims.all
-
-
-async def test_a_bundle_of_a_namespace_that_is_deleted_before_its_claim_is_written_is_not_claimed(
-    store: HeldStore, broker: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    deleted = lambda: store.delete(namespace_key(NAMESPACE))  # noqa: E731
-    assert await meanwhile(store, broker.claims.take(bundle), deleted) is None
-    assert await broker.owner_of(bundle) is None
-    assert not broker.claims.all
+        assert claim.bundle == FIRST
+        assert claim.revision == claim.origin == record.revision
+        assert claim.since_ms == int(asyncio.get_running_loop().time() * 1000) > 0
+        assert claim.state is ClaimState.HELD
+        assert await stage.store.owners() == {FIRST.range: broker.record}
+        assert broker.owned() == {FIRST}
+        assert await broker.ownership.claims.take(FIRST) is claim
+        await broker.session.stop()
+        assert await stage.store.owners() == {}
 
 
-async def test_a_claim_of_another_broker_that_comes_first_stands(
-    store: HeldStore, broker: Broker, other: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    taken = lambda: other.claims.take(bundle)  # noqa: E731
-    assert await meanwhile(store, broker.claims.take(bundle), taken) is None
-    assert await broker.owner_of(bundle) == other.name
-    assert not broker.claims.all
-    assert other.claims.get(bundle) is not None
+@in_virtual_time
+async def test_a_claimed_bundle_cannot_be_claimed_by_another_broker_until_it_is_free() -> None:
+    async with Stage() as stage:
+        one, other = await stage.pair()
+        await one.take(FIRST)
+        assert await other.ownership.claims.take(FIRST) is None
+        assert other.owned() == set()
+        await other.take(QUARTERS[1])
+        assert one.owned() == {FIRST}
+        await one.ownership.unload(FIRST, other.id)
+        assert await one.ownership.claims.take(FIRST) is None
+        assert other.owned() == set(QUARTERS[:2])
 
 
-async def test_a_claim_is_not_made_under_a_lease_that_is_lost_before_it_is_written(
-    store: HeldStore, broker: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    assert await meanwhile(store, broker.claims.take(bundle), broker.session.stop) is None
-    assert await broker.owner_of(bundle) is None
-    assert not broker.claims.all
+@in_virtual_time
+async def test_of_two_brokers_that_claim_at_one_moment_the_second_gets_nothing() -> None:
+    async with Stage() as stage:
+        one, other = await stage.pair()
+        held = [stage.store.hold(puts(ownership_key(FIRST))) for _ in range(2)]
+        taking = [asyncio.ensure_future(each.ownership.claims.take(FIRST)) for each in (one, other)]
+        for each in held:
+            await each.reached.wait()
+            each.go.set()
+        claims = await asyncio.gather(*taking)
+        await settle()
+        assert [claim is not None for claim in claims] == [True, False]
+        assert (one.owned(), other.owned()) == ({FIRST}, set())
 
 
-async def test_a_claim_whose_lease_runs_out_before_it_is_answered_is_not_held(
-    store: HeldStore, broker: Broker
-) -> None:
-    """The store may count the lease longer than its holder: the holder must not serve."""
-    bundle = (await ring(store)).bundles[0]
-
-    async def paused() -> None:
-        broker.clock.jumped_s = TTL_S
-
-    assert await meanwhile(store, broker.claims.take(bundle), paused) is None
-    assert await broker.owner_of(bundle) == broker.name
-    assert not broker.claims.all
-
-
-async def test_a_claim_that_a_newer_record_has_replaced_before_it_is_answered_is_not_held(
-    store: HeldStore, broker: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-
-    async def replaced() -> None:
-        broker.stale = True
-
-    assert await meanwhile(store, broker.claims.take(bundle), replaced) is None
-    assert not broker.claims.all
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        Bundle(NamespaceName("public", "nosuch"), 0, 0x40000000),
+        Bundle(NAMESPACE, 0, 0x20000000),
+        Bundle(NAMESPACE, 0x20000000, 0x40000000),
+        WHOLE,
+    ],
+    ids=str,
+)
+@in_virtual_time
+async def test_only_a_bundle_of_its_namespace_can_be_claimed(bundle: Bundle) -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        assert await broker.ownership.claims.take(bundle) is None
+        assert await stage.store.owners() == {}
 
 
-@pytest.mark.parametrize("wider", [True, False])
-async def test_a_bundle_is_not_claimed_while_a_claim_overlaps_it(
-    store: HeldStore, broker: Broker, other: Broker, wider: bool
-) -> None:
-    """A namespace that is deleted and made anew may be cut elsewhere."""
-    bundle = (await ring(store)).bundles[0]
-    upper = bundle.upper + 1000 if wider else bundle.upper - 1000
-    claimed = Bundle(NAMESPACE, bundle.lower + 1000, upper)
-    value = encode(OwnershipRecord.of(other.record()))
-    await store.put(ownership_key(claimed), value, lease_id=other.session.lease_id)
-    assert await broker.claims.take(bundle) is None
-    assert await broker.owner_of(bundle) is None
-    await store.delete(ownership_key(claimed))
-    assert await broker.claims.take(bundle) is not None
+@in_virtual_time
+async def test_a_claim_fails_if_the_namespace_changes_under_it() -> None:
+    """Its bundles may have been split, or the namespace deleted, since the broker read them."""
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        held = stage.store.hold(puts(ownership_key(FIRST)))
+        taking = asyncio.ensure_future(broker.ownership.claims.take(FIRST))
+        await held.reached.wait()
+        await stage.store.cut(0x20000000, 0x40000000)
+        held.go.set()
+        assert await taking is None
+        assert await stage.store.owners() == {}
 
 
-async def test_a_claim_of_the_process_under_its_former_lease_is_no_claim(
-    store: HeldStore, broker: Broker
-) -> None:
-    """It goes with that lease; kept, it would end under the broker's hands."""
-    bundle = (await ring(store)).bundles[0]
-    former = await store.grant_lease(TTL_S)
-    value = encode(OwnershipRecord(broker.name, 1, former.id))
-    await store.put(ownership_key(bundle), value, lease_id=former.id)
-    assert await broker.claims.confirm(bundle) is None
-    assert await broker.owner_of(bundle) is None
-    assert await broker.claims.take(bundle) is not None
+@in_virtual_time
+async def test_a_record_of_other_boundaries_keeps_a_bundle_from_being_claimed() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        stranger = OwnershipRecord("z:8080", 99, 99)
+        await stage.store.own(Bundle(NAMESPACE, 0x3FFFFFFF, 0x50000000), stranger)
+        assert await broker.ownership.claims.take(FIRST) is None
+        assert await broker.ownership.claims.take(QUARTERS[1]) is None
+        await broker.take(QUARTERS[2])
+        await stage.store.delete("/ownership/public/default/0x3fffffff_0x50000000")
+        await broker.take(FIRST, QUARTERS[1])
 
 
-@pytest.mark.parametrize("same", ["start", "broker"])
-async def test_a_claim_of_another_life_or_broker_is_left_alone(
-    store: HeldStore, broker: Broker, same: str
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    theirs = await store.grant_lease(TTL_S)
-    name, start = ("b:8080", 1) if same == "start" else (broker.name, 2)
-    value = encode(OwnershipRecord(name, start, theirs.id))
-    await store.put(ownership_key(bundle), value, lease_id=theirs.id)
-    assert await broker.claims.confirm(bundle) is None
-    assert await broker.claims.take(bundle) is None
-    assert await broker.owner_of(bundle) == name
+@in_virtual_time
+async def test_a_claim_in_vain_shows_the_owner_before_the_watch_does() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        stranger = OwnershipRecord("z:8080", 99, 99)
+        broker.view.running.clear()
+        await stage.store.own(FIRST, stranger)
+        assert await broker.ownership.claims.take(FIRST) is None
+        assert broker.ownership.owner_of(FIRST) == stranger
 
 
-# -- handing over
+@pytest.mark.parametrize("landed", [True, False])
+@in_virtual_time
+async def test_a_claim_without_an_answer_is_what_the_store_says(landed: bool) -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        broker.view.unanswered = [landed]
+        claim = await broker.ownership.claims.take(FIRST)
+        assert (claim is not None) is landed
+        assert broker.owned() == ({FIRST} if landed else set())
 
 
-async def test_a_bundle_that_is_handed_over_goes_with_the_lease_of_its_new_owner(
-    store: HeldStore, broker: Broker, other: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    claim = await broker.claims.take(bundle)
-    assert claim is not None
-    assert await broker.claims.give(claim, other.record()) == other.record()
-    assert not broker.claims.all
-    await broker.session.stop()
-    assert await broker.owner_of(bundle) == other.name
-    assert await other.claims.confirm(bundle) is not None
-    await other.session.stop()
-    assert await broker.owner_of(bundle) is None
+@in_virtual_time
+async def test_nothing_is_claimed_under_a_lease_that_is_lost() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.lose_lease()
+        assert await broker.ownership.claims.take(FIRST) is None
+        await asyncio.sleep(TTL_S)
+        await broker.take(FIRST)
 
 
-async def gone(other: Broker) -> None:
-    await other.store.delete(broker_key(other.name))
+@in_virtual_time
+async def test_an_answer_that_comes_after_the_lease_was_lost_is_no_claim() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.lose_lease()
+        await asyncio.sleep(TTL_S)
+        claims, lease_id = broker.ownership.claims, broker.session.lease_id
+        former = OwnershipRecord(broker.id, broker.record.start, lease_id + 1)
+        for owner in (former, OwnershipRecord(broker.id, broker.record.start + 1, lease_id)):
+            await stage.store.own(FIRST, owner)
+            found = await stage.store.get(ownership_key(FIRST))
+            assert found is not None
+            assert claims.adopt(FIRST, found) is None
+        broker.view.running.clear()
+        await stage.store.own(FIRST, broker.record)
+        await asyncio.sleep(TTL_S)
+        found = await stage.store.get(ownership_key(FIRST))
+        assert found is not None
+        assert claims.adopt(FIRST, found) is None, "the lease may have run out by now"
+        assert broker.owned() == set()
 
 
-async def draining(other: Broker) -> None:
-    record = msgspec.structs.replace(other.record(), state=BrokerState.DRAINING)
-    await other.store.put(broker_key(other.name), encode(record))
-
-
-async def restarted(other: Broker) -> None:
-    record = msgspec.structs.replace(other.record(), start=2)
-    await other.store.put(broker_key(other.name), encode(record))
-
-
-@pytest.mark.parametrize("change", [gone, draining, restarted])
-@pytest.mark.parametrize("late", [True, False], ids=["before the write", "before the read"])
-async def test_a_bundle_is_freed_where_its_destination_may_not_have_it_any_more(
-    store: HeldStore,
-    broker: Broker,
-    other: Broker,
-    change: Callable[[Broker], Awaitable[None]],
-    late: bool,
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    claim = await broker.claims.take(bundle)
-    assert claim is not None
-    giving = broker.claims.give(claim, other.record())
-    if late:
-        assert await meanwhile(store, giving, lambda: change(other)) is None
-    else:
-        await change(other)
-        assert await giving is None
-    assert await broker.owner_of(bundle) is None
-    assert not broker.claims.all
-
-
-async def test_a_bundle_that_another_broker_has_claimed_meanwhile_is_not_handed_over(
-    store: HeldStore, broker: Broker, other: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    claim = await broker.claims.take(bundle)
-    assert claim is not None
-    third = await started(store, "c:8080")
-
-    async def lost_and_claimed() -> None:
-        await store.delete(claim.key)
-        assert await third.claims.take(bundle) is not None
-
-    given = broker.claims.give(claim, other.record())
-    assert await meanwhile(store, given, lost_and_claimed) is None
-    assert await broker.owner_of(bundle) == third.name
-    await third.session.stop()
-
-
-async def test_a_bundle_that_is_lost_and_claimed_anew_while_it_is_given_away_is_kept(
-    store: HeldStore, broker: Broker, other: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    claim = await broker.claims.take(bundle)
-    assert claim is not None
-
-    async def lost_and_claimed() -> None:
-        broker.claims.drop_all()
-        await store.delete(claim.key)
-        assert await broker.claims.take(bundle) is not None
-
-    given = broker.claims.give(claim, other.record())
-    assert await meanwhile(store, given, lost_and_claimed) is None
-    assert await broker.owner_of(bundle) == broker.name
-    assert broker.claims.get(bundle) not in (None, claim)
-
-
-# -- splitting
-
-
-async def test_a_bundle_that_is_lost_before_its_split_is_written_stays_whole(
-    store: HeldStore, broker: Broker, other: Broker
-) -> None:
-    whole = await ring(store)
-    bundle = whole.bundles[0]
-    claim = await broker.claims.take(bundle)
-    assert claim is not None
-
-    async def lost_and_claimed() -> None:
-        await store.delete(claim.key)
-        assert await other.claims.take(bundle) is not None
-
-    with pytest.raises(ServiceNotReady, match="not owned here"):
-        await meanwhile(store, broker.claims.split(claim, [bundle.lower + 1]), lost_and_claimed)
-    assert (await ring(store)).bundles == whole.bundles
-    assert await broker.owner_of(bundle) == other.name
-
-
-async def test_a_split_keeps_what_others_change_in_the_policies_meanwhile(
-    store: HeldStore, broker: Broker
-) -> None:
-    bundle = (await ring(store)).bundles[0]
-    claim = await broker.claims.take(bundle)
-    assert claim is not None
-
-    async def change() -> None:
-        record = await store.get(namespace_key(NAMESPACE))
+@in_virtual_time
+async def test_a_record_that_the_watch_has_passed_is_no_claim() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        record = await stage.store.get(ownership_key(FIRST))
         assert record is not None
-        policies = policies_of(record) | {"max_producers_per_topic": 7}
-        await store.put(record.key, encode(policies))
+        await stage.store.delete(record.key)
+        await stage.store.own(QUARTERS[1], OwnershipRecord("z:8080", 99, 99))
+        await settle()
+        assert broker.ownership.claims.adopt(FIRST, record) is None
+        assert broker.owned() == set()
 
-    held = store.hold(puts("/namespaces/"))
-    splitting = asyncio.ensure_future(broker.claims.split(claim, [bundle.lower + 1]))
-    await held.reached.wait()
-    await change()
-    held.go.set()
-    parts = await splitting
-    record = await store.get(namespace_key(NAMESPACE))
-    assert record is not None
-    assert policies_of(record)["max_producers_per_topic"] == 7
-    assert set(parts) <= set((await ring(store)).bundles)
-    assert [await broker.owner_of(part) for part in parts] == [broker.name] * 2
-    assert await broker.owner_of(bundle) is None
-    # The parts go with the lease of their owner, as the whole would have gone.
-    await broker.session.stop()
-    assert [await broker.owner_of(part) for part in parts] == [None] * 2
+
+@pytest.mark.parametrize("same_process", [True, False])
+@in_virtual_time
+async def test_a_claim_under_a_lost_lease_is_deleted_if_it_is_of_this_very_process(
+    same_process: bool,
+) -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        start = broker.record.start + (0 if same_process else 1)
+        await stage.store.own(FIRST, OwnershipRecord(broker.id, start, 99))
+        assert await broker.ownership.claims.confirm(FIRST) is None
+        assert (await stage.store.owners() == {}) is same_process
+        assert await broker.ownership.claims.confirm(QUARTERS[1]) is None
+        if same_process:
+            await broker.take(FIRST)
+
+
+@in_virtual_time
+async def test_a_record_without_a_lease_is_nobodys_own() -> None:
+    """Before the first registration this broker has no lease, and no claim."""
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        claims = broker.ownership.claims
+        assert claims.is_own(broker.record)
+        assert not claims.is_own_former(broker.record)
+        former = OwnershipRecord(broker.id, broker.record.start, 0)
+        assert not claims.is_own(former)
+        assert claims.is_own_former(former)
+        assert not claims.is_own_former(OwnershipRecord("z:1", broker.record.start, 0))
+
+
+@in_virtual_time
+async def test_a_claim_stands_as_long_as_the_store_has_its_revision() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(*QUARTERS[:2])
+        claims = broker.ownership.claims
+        first, second = (claims.all[bundle] for bundle in QUARTERS[:2])
+        assert await claims.stands(first)
+        broker.view.running.clear()
+        await stage.store.delete(first.key)
+        assert not await claims.stands(first)
+        await stage.store.put(second.key, b'{"broker_id":"z","start":1,"lease_id":1}')
+        await claims.stands(second)
+        assert QUARTERS[1] not in claims.all
+
+
+@in_virtual_time
+async def test_a_topic_whose_claim_has_gone_is_given_up_when_in_doubt() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(*QUARTERS[:2])
+        broker.view.running.clear()
+        await broker.ownership.doubt(topic_in(FIRST))
+        assert broker.owned() == set(QUARTERS[:2])
+        await stage.store.delete(ownership_key(FIRST))
+        await broker.ownership.doubt(topic_in(FIRST))
+        await broker.ownership.doubt(topic_in(QUARTERS[2]))
+        assert broker.owned() == {QUARTERS[1]}
+        assert broker.topics.asked == [("abandon", topics_in(FIRST))]
+
+
+# -- the guard of writes
+
+
+@in_virtual_time
+async def test_the_guard_of_a_ledger_is_the_revision_of_the_claim() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        with pytest.raises(ManagedLedgerFenced, match="not owned by this broker"):
+            await broker.ownership.guard(LEDGER)
+        await broker.take(FIRST)
+        claim = broker.ownership.claims.all[FIRST]
+        grant = await broker.ownership.guard(LEDGER)
+        assert grant.checks == (Check(claim.key, claim.revision),)
+        assert grant.origin == claim.revision
+        with pytest.raises(ManagedLedgerFenced):
+            await broker.ownership.guard("public/nosuch/persistent/t")
+
+
+@in_virtual_time
+async def test_a_write_waits_for_the_end_of_a_split_and_keeps_the_origin_of_its_claim() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        whole = broker.ownership.claims.all[FIRST]
+        held = stage.store.hold(puts(ownership_key(HALVES[0])))
+        splitting = asyncio.ensure_future(broker.ownership.claims.split(whole, CUT))
+        await held.reached.wait()
+        assert broker.ownership.claims.get(HALVES[1]) is whole
+        assert broker.ownership.claims.get(QUARTERS[1]) is None
+        assert await broker.ownership.claims.stands(whole)
+        writing = asyncio.ensure_future(broker.ownership.guard(LEDGER))
+        assert not await settled(writing)
+        assert broker.ownership.owns(topic_in(FIRST)), "no topic notices a split"
+        held.go.set()
+        assert await splitting == HALVES
+        grant = await writing
+        part = next(each for each in HALVES if topic_in(FIRST) in each)
+        claim = broker.ownership.claims.all[part]
+        assert grant.origin == whole.revision != claim.revision
+        assert grant.checks == (Check(ownership_key(part), claim.revision),)
+
+
+# -- splits
+
+
+@in_virtual_time
+async def test_a_split_puts_the_parts_in_the_place_of_the_bundle() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(*QUARTERS[:2])
+        claim = broker.ownership.claims.all[FIRST]
+        assert await broker.ownership.claims.split(claim, CUT) == HALVES
+        assert broker.owned() == {*HALVES, QUARTERS[1]}
+        await settle()
+        assert broker.owned() == {*HALVES, QUARTERS[1]}
+        assert await stage.store.owners() == dict.fromkeys(
+            ["0x00000000_0x20000000", "0x20000000_0x40000000", QUARTERS[1].range], broker.record
+        )
+        ring = broker.ownership.rings.get(NAMESPACE)
+        assert ring is not None
+        assert ring.bundles == [*HALVES, *QUARTERS[1:]]
+        assert broker.topics.asked == []
+        await broker.session.stop()
+        assert await stage.store.owners() == {}
+
+
+@in_virtual_time
+async def test_a_bundle_is_split_or_moved_by_one_at_a_time() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        claim = broker.ownership.claims.all[FIRST]
+        held = stage.store.hold(puts(ownership_key(HALVES[0])))
+        splitting = asyncio.ensure_future(broker.ownership.claims.split(claim, CUT))
+        await held.reached.wait()
+        with pytest.raises(Conflict, match="is being moved or split already"):
+            await broker.ownership.claims.split(claim, CUT)
+        with pytest.raises(Conflict, match="is being moved or split already"):
+            await broker.ownership.unload(FIRST)
+        held.go.set()
+        await splitting
+
+
+@in_virtual_time
+async def test_a_split_keeps_what_another_changed_in_the_policies_meanwhile() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        held = stage.store.hold(puts(ownership_key(HALVES[0])))
+        claim = broker.ownership.claims.all[FIRST]
+        splitting = asyncio.ensure_future(broker.ownership.claims.split(claim, CUT))
+        await held.reached.wait()
+        await stage.store.cut(0x40000000, 0x60000000, 0x80000000, 0xC0000000)
+        held.go.set()
+        assert await splitting == HALVES
+        ring = broker.ownership.rings.get(NAMESPACE)
+        assert ring is not None
+        assert len(ring.bundles) == 6
+
+
+@in_virtual_time
+async def test_a_split_ends_if_the_policies_never_hold_still() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        claim = broker.ownership.claims.all[FIRST]
+        held = [stage.store.hold(puts(ownership_key(HALVES[0]))) for _ in range(ATTEMPTS_MAX)]
+        splitting = asyncio.ensure_future(broker.ownership.claims.split(claim, CUT))
+        for each in held:
+            await each.reached.wait()
+            await stage.store.cut(0x40000000, 0x80000000, 0xC0000000)
+            each.go.set()
+        with pytest.raises(Conflict, match="are being changed by others"):
+            await splitting
+        assert claim.state is ClaimState.HELD
+        assert claim.settled is None
+        assert broker.owned() == {FIRST}
+        assert await broker.ownership.claims.split(claim, CUT) == HALVES
+
+
+@in_virtual_time
+async def test_a_split_of_a_bundle_that_is_lost_changes_nothing() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        broker.view.running.clear()
+        await stage.store.own(FIRST, OwnershipRecord("z:8080", 99, 99))
+        before = await stage.store.get(namespace_key(NAMESPACE))
+        claim = broker.ownership.claims.all[FIRST]
+        with pytest.raises(ServiceNotReady, match="is not owned here any more"):
+            await broker.ownership.claims.split(claim, CUT)
+        assert await stage.store.get(namespace_key(NAMESPACE)) == before
+        assert (claim.state, claim.settled) == (ClaimState.HELD, None)
+        await stage.store.delete(namespace_key(NAMESPACE))
+        with pytest.raises(PreconditionFailed, match="does not exist any more"):
+            await broker.ownership.claims.split(claim, CUT)
+
+
+@in_virtual_time
+async def test_a_lease_that_is_lost_during_a_split_ends_the_claim_and_frees_writers() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        held = stage.store.hold(puts(ownership_key(HALVES[0])))
+        claim = broker.ownership.claims.all[FIRST]
+        splitting = asyncio.ensure_future(broker.ownership.claims.split(claim, CUT))
+        await held.reached.wait()
+        writing = asyncio.ensure_future(broker.ownership.guard(LEDGER))
+        await broker.lose_lease()
+        await asyncio.sleep(TTL_S)
+        with pytest.raises(ManagedLedgerFenced):
+            await writing
+        held.go.set()
+        with pytest.raises(LeaseLost):
+            await splitting
+        assert broker.owned() == set()
+        assert broker.ownership.claims.get(HALVES[0]) is None
+        await broker.take(FIRST)
+
+
+@pytest.mark.parametrize("landed", [True, False])
+@in_virtual_time
+async def test_a_split_whose_outcome_stays_unknown_drops_the_claim(landed: bool) -> None:
+    """And its topics, which must open under the claim that the store has."""
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        broker.view.unanswered = [landed] + [False] * (ATTEMPTS_MAX - 1)
+        if landed:
+            broker.view.unanswered, broker.view.cut_off_by = [], True
+        with pytest.raises(MetadataUnavailable):
+            await broker.ownership.split(FIRST)
+        assert broker.topics.asked[-1] == ("abandon", topics_in(FIRST))
+        assert FIRST not in broker.owned()
+        broker.view.cut_off = False
+        await settle()
+        bundle = broker.ownership.bundle_of(topic_in(FIRST))
+        assert bundle is not None
+        assert (await broker.ownership.claims.confirm(bundle)) is not None
+        assert bundle in (HALVES if landed else [FIRST])
+
+
+@in_virtual_time
+async def test_a_write_is_tried_again_as_often_as_bounded() -> None:
+    async with Stage() as stage:
+        broker = await stage.broker("a")
+        await broker.take(FIRST)
+        broker.view.unanswered = [False] * (ATTEMPTS_MAX - 1)
+        assert await broker.ownership.split(FIRST) == HALVES

@@ -1,0 +1,109 @@
+"""A cluster as the planner sees it, made by hand: three bookies and members of etcd, no fault."""
+
+import datetime
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.operator.cluster_world import BEGAN, cluster_of
+
+from magnetar_operator.api_kinds import Object
+from magnetar_operator.cluster.manifests.naming import BOOKIE, BROKER, ETCD, Cluster
+from magnetar_operator.cluster.observed import (
+    Drain,
+    LedgerHealth,
+    Ledgers,
+    LivingBookie,
+    Observed,
+    Pod,
+)
+
+NOW = BEGAN
+
+
+def ms(seconds_ago: float = 0) -> int:
+    return int((NOW.timestamp() - seconds_ago) * 1000)
+
+
+def pod(name: str, **how: Any) -> Pod:
+    component = {"c-b": BOOKIE, "c-e": ETCD}.get(name[:3], BROKER)
+    component = BROKER if name.startswith("c-broker") else component
+    ready = how.get("ready", True)
+    given = {
+        "uid": f"u-{name}",
+        "component": component,
+        "revision": "new",
+        "ready": ready,
+        "ready_since": NOW - datetime.timedelta(hours=1) if ready else None,
+        "going": False,
+        **how,
+    }
+    return Pod(name, **given)
+
+
+def claim(name: str, uid: str = "", **status: Any) -> Object:
+    component = BOOKIE if name.startswith("c-bookie") else ETCD
+    metadata = {"name": f"data-{name}", "uid": uid or f"v-{name}"}
+    metadata["labels"] = {"component": component}  # type: ignore[assignment]
+    if status.pop("going", False):
+        metadata["deletionTimestamp"] = "now"
+    return {"metadata": metadata, "status": status}
+
+
+@dataclass
+class View:
+    """What there is; a test changes one thing of it."""
+
+    cluster: Cluster = field(default_factory=cluster_of)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    claims: dict[str, Object] = field(default_factory=dict)
+    living: dict[str, LivingBookie] = field(default_factory=dict)
+    drains: list[Drain] = field(default_factory=list)
+    health: LedgerHealth | None = field(default_factory=lambda: LedgerHealth(healthy=True))
+    replicas: int = 3
+    annotations: dict[str, str] = field(default_factory=dict)
+    has_set: bool = True
+
+    def __post_init__(self) -> None:
+        for name in (*(f"c-bookie-{at}" for at in range(3)), *(f"c-etcd-{at}" for at in range(3))):
+            self.pods[name] = pod(name)
+            self.claims[name] = claim(name)
+        for at in range(3):
+            self.living[f"c-bookie-{at}"] = LivingBookie(f"c-bookie-{at}", "1")
+
+    def change(self, name: str, **how: Any) -> None:
+        self.pods[name] = replace(self.pods[name], **how)
+
+    def grow(self, count: int) -> None:
+        """So many bookies instead of three."""
+        self.replicas = count
+        for at in range(count):
+            name = f"c-bookie-{at}"
+            self.pods.setdefault(name, pod(name))
+            self.claims.setdefault(name, claim(name))
+            self.living.setdefault(name, LivingBookie(name, "1"))
+
+    def observed(self) -> Observed:
+        health = self.health
+        if health is not None:
+            living = health.bookies or tuple(self.living.values())
+            health = LedgerHealth(
+                health.healthy,
+                health.reason,
+                health.under_replicated,
+                health.lost,
+                health.ledgers,
+                living,
+            )
+        objects = {}
+        if self.has_set:
+            metadata = {"name": "c-bookie", "annotations": self.annotations}
+            objects["StatefulSet", "c-bookie"] = {
+                "metadata": metadata,
+                "spec": {"replicas": self.replicas},
+            }
+        return Observed(
+            objects,
+            list(self.pods.values()),
+            list(self.claims.values()),
+            Ledgers(health, tuple(self.drains), "" if health else "no broker is ready"),
+        )

@@ -1,0 +1,328 @@
+"""New volumes, bookies that disks call for, comparisons and the status: each answer by itself."""
+
+import datetime
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.operator.cluster_view import NOW, View, claim, ms
+from tests.operator.cluster_world import cluster_of
+
+from magnetar_operator.autoscale.bookies import UNEVEN_PERCENT, Advice, Disk, advise
+from magnetar_operator.cluster import growing, replacing
+from magnetar_operator.cluster.actions import (
+    BeginDrain,
+    ClearRequest,
+    DeleteVolume,
+    EndDrain,
+    ReplacePod,
+)
+from magnetar_operator.cluster.compare import DIFFERENCES_MAX, amount, differences
+from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
+from magnetar_operator.cluster.observed import (
+    REASON_OF_OURS,
+    STARTUP_S_MAX,
+    VOLUME_REASON,
+    Drain,
+    LivingBookie,
+    pod_of,
+)
+from magnetar_operator.models.cluster import ClusterSpec
+
+ONE = "c-bookie-1"
+
+
+def told(found: replacing.Replacing) -> tuple[str, str, list[type]]:
+    return found.step, found.bookie, [type(one) for one in found.actions]
+
+
+def decide(view: View, bookies: int = 3, **how: Any) -> replacing.Replacing:
+    return replacing.decide(view.cluster, view.observed(), bookies, NOW, **how)
+
+
+def asked(name: str = ONE) -> View:
+    return View(replace(cluster_of(), replace_volume=name))
+
+
+def emptied(state: str = "removable", uid: str = f"v-{ONE}", **how: Any) -> View:
+    view = asked()
+    reason = f"{VOLUME_REASON}{uid} of {ONE} is replaced"
+    given = {"requested_ms": ms(), "proven_ms": ms(), "incarnations": ("1",), **how}
+    view.drains = [Drain(ONE, state, reason=reason, **given)]
+    view.living[ONE] = LivingBookie(ONE, "1", draining=True)
+    return view
+
+
+# -- new volumes
+
+
+def test_a_new_volume_begins_with_a_drain_and_ends_with_the_deletion_of_the_claim() -> None:
+    found = decide(asked())
+    assert told(found) == ("Draining", ONE, [BeginDrain])
+    begin = found.actions[0]
+    assert isinstance(begin, BeginDrain)
+    assert begin.text.startswith(f"volume v-{ONE} of {ONE} is replaced: ")
+    assert told(decide(emptied("copying"))) == ("Draining", ONE, [])
+    assert decide(emptied("copying")).active
+    found = decide(emptied())
+    assert found.actions == [DeleteVolume(f"data-{ONE}", f"v-{ONE}", found.actions[0].text)]
+    assert (found.step, found.active) == ("Removing", True)
+    view = emptied()
+    view.claims[ONE] = claim(ONE, going=True)
+    found = decide(view)
+    assert told(found) == ("Removing", ONE, [ReplacePod])
+    view.change(ONE, going=True)
+    assert decide(view).actions == []
+
+
+def test_nothing_is_replaced_unless_asked_for() -> None:
+    assert decide(View()) == replacing.Replacing()
+    assert decide(View(has_set=False)) == replacing.Replacing()
+    found = decide(asked("c-bookie-7"))
+    assert (found.step, found.bookie, found.again_s) == ("Refused", "", None)
+    assert "none of the bookies c-bookie-0 to c-bookie-2" in found.refused
+    view = emptied()
+    view.cluster = cluster_of()
+    found = decide(view)
+    assert found.actions == [EndDrain(ONE, f"{ONE} keeps its volume: that is asked for no more")]
+    assert not found.bookie
+
+
+def test_a_volume_that_waits_or_is_refused_says_why() -> None:
+    view = asked()
+    del view.claims[ONE]
+    assert decide(view).waits == f"{ONE} has no volume: its StatefulSet makes one"
+    found = decide(asked(), busy="x is upgraded")
+    assert (found.step, found.waits, found.actions) == ("Waits", "x is upgraded", [])
+    view = asked()
+    view.drains = [Drain(ONE, "copying", reason=f"{REASON_OF_OURS}bookies 3 → 2")]
+    assert decide(view).waits == f"{ONE} was being emptied to be removed"
+    assert decide(view).step == "Waits"
+    view.drains = [Drain(ONE, "copying", reason="")]
+    found = decide(view)
+    assert found.step == "Refused"
+    assert "by somebody else (no reason told)" in found.refused
+    found = decide(emptied("refused", refused="no proof"))
+    assert (found.step, found.refused, found.active) == ("Refused", "no proof", False)
+
+
+@pytest.mark.parametrize("how", [{"going": True}, {"phase": "Lost"}])
+def test_a_volume_in_trouble_is_replaced_unasked_and_waits_for_nothing_else(
+    how: dict[str, Any],
+) -> None:
+    view = View()
+    view.claims[ONE] = claim(ONE, **how)
+    view.change(ONE, ready=False)
+    assert told(decide(view, busy="x is upgraded")) == ("Draining", ONE, [BeginDrain])
+    assert replacing.in_trouble(view.observed(), ONE)
+    assert not replacing.in_trouble(view.observed(), "c-bookie-0")
+    assert not replacing.in_trouble(view.observed(), "c-bookie-9")
+    # Of two the one that has begun goes on.
+    view.claims["c-bookie-2"] = claim("c-bookie-2", **how)
+    assert decide(view).bookie == ONE
+    uid = "v-c-bookie-2"
+    view.drains = [Drain("c-bookie-2", "copying", reason=f"{VOLUME_REASON}{uid} of it")]
+    assert decide(view).bookie == "c-bookie-2"
+    assert decide(view).actions == []
+
+
+def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> None:
+    view = emptied(uid="v-before")
+    assert told(decide(view)) == ("Registering", ONE, [])
+    assert (
+        decide(view).waits
+        == f"{ONE} is not registered with its new volume yet, or takes no entries"
+    )
+    view.living[ONE] = LivingBookie(ONE, "2", writable=False)
+    assert decide(view).actions == []
+    view.living[ONE] = LivingBookie(ONE, "2")
+    found = decide(view)
+    assert found.actions == [ClearRequest(REPLACE_VOLUME, f"{ONE} has its new volume")]
+    view.cluster = cluster_of()
+    found = decide(view)
+    assert found.actions == [
+        EndDrain(ONE, f"{ONE} has a new, empty volume and takes new ledgers", "VolumeReplaced")
+    ]
+    view.change(ONE, ready=False, trouble="no image")
+    assert decide(view).waits == f"{ONE} starts with its new volume (no image)"
+    del view.pods[ONE]
+    assert decide(view).waits == f"{ONE} starts with its new volume"
+    view = emptied(uid="v-before")
+    del view.claims[ONE]
+    assert told(decide(view)) == ("Removing", ONE, [ReplacePod])
+    view = emptied("refused", uid="v-before")
+    del view.claims[ONE]
+    assert told(decide(view)) == ("Removing", ONE, []), "its pod may hold what is not elsewhere"
+    assert told(decide(emptied("copying", uid="v-before"))) == ("Draining", ONE, [])
+    view = emptied("copying", uid="v-before")
+    del view.claims[ONE]
+    assert told(decide(view)) == ("Draining", ONE, [])
+
+
+def test_a_bookie_that_is_emptied_for_a_new_volume_is_under_way() -> None:
+    for state, name in (("copying", ONE), ("removable", ONE), ("refused", "")):
+        view = emptied(state)
+        assert replacing.under_way(view.cluster, view.observed(), 3) == name
+    assert replacing.under_way(view.cluster, emptied().observed(), 1) == ""
+    view.drains = [Drain(ONE, "copying", reason=f"{REASON_OF_OURS}bookies 3 → 2")]
+    assert replacing.under_way(view.cluster, view.observed(), 3) == ""
+
+
+# -- disks
+
+
+def disks(*used: int, writable: bool = True) -> list[Disk]:
+    return [Disk(f"b{at}", 100, 100 - one, writable) for at, one in enumerate(used)]
+
+
+def rule(**scale_up: Any) -> Any:
+    given = {"enabled": True, "diskPercent": 50, "maxReplicas": 5, **scale_up}
+    return ClusterSpec.parse({"bookie": {"scaleUp": given}}).bookie
+
+
+def kinds(advice: Advice) -> list[str]:
+    return [kind for kind, _ in advice.recommendations]
+
+
+def test_a_bookie_is_added_if_the_mean_use_reaches_the_limit() -> None:
+    for used, wanted in ((49, 3), (50, 4), (51, 4)):
+        assert advise(rule(), 3, disks(used, used, used), 60, 60).bookies == wanted
+    assert advise(rule(), 3, disks(0, 60, 80), 60, 60).bookies == 3, "the mean counts"
+    assert advise(rule(), 3, [], 60, 60) == Advice(3)
+
+
+@pytest.mark.parametrize(
+    ("now", "count", "since_s", "scale_up", "text"),
+    [
+        (3, 3, 59, {}, "one is added once all are ready"),
+        (4, 3, 60, {}, "one is added once all are ready"),
+        (5, 5, 60, {}, "maxReplicas (5) is reached"),
+        (6, 6, 60, {}, "maxReplicas (5) is reached"),
+        (3, 3, 60, {"enabled": False}, "raise bookie.replicas to 4"),
+    ],
+)
+def test_a_bookie_that_is_not_added_is_recommended(
+    now: int, count: int, since_s: float, scale_up: dict[str, Any], text: str
+) -> None:
+    found = advise(rule(**scale_up), now, disks(*[80] * count), since_s, 60)
+    assert (found.bookies, kinds(found)) == (now, ["AddBookie"])
+    assert text in found.recommendations[0][1]
+    assert "80 % used (0.0 GiB free in all), 50 % is the limit" in found.recommendations[0][1]
+
+
+def test_single_disks_that_are_full_are_named() -> None:
+    found = advise(rule(), 3, disks(0, 0, UNEVEN_PERCENT + 13), 60, 60)
+    assert kinds(found) == ["GrowVolume"], "25.3 above the mean of 12.7"
+    assert found.recommendations[0][1].startswith("b2 has 38 % of its disk used, the mean is 13 %")
+    assert kinds(advise(rule(), 2, disks(0, 2 * UNEVEN_PERCENT - 2), 60, 60)) == []
+    assert kinds(advise(rule(), 2, disks(0, 2 * UNEVEN_PERCENT), 60, 60)) == []
+    assert kinds(advise(rule(), 1, disks(10, writable=False), 60, 60)) == ["BookieReadOnly"]
+    assert Disk("b", 0, 0, True).used_percent == 0
+
+
+def grown(view: View, mark: str = "", noted: str = "") -> growing.Growing:
+    if mark:
+        view.annotations[growing.SCALED_UP] = mark
+    return growing.decide(view.cluster, view.observed(), NOW, noted)
+
+
+def full(**spec: Any) -> View:
+    scale_up = {"enabled": True, "diskPercent": 50, "maxReplicas": 9, "pause": "10m", **spec}
+    view = View(cluster_of(bookie={"scaleUp": scale_up}))
+    for name in view.living:
+        view.living[name] = LivingBookie(name, disk_bytes_total=100, disk_bytes_free=20)
+    return view
+
+
+def test_the_number_that_disks_called_for_is_kept_apart_from_the_specs() -> None:
+    found = grown(full())
+    assert (found.wanted, found.mark) == (4, "4 2026-01-01T00:00:00Z")
+    assert found.added == found.recommendations[0][1]
+    assert found.added.endswith("one is being added")
+    old = "4 2025-12-31T23:50:00Z"
+    view = full()
+    assert grown(view, old).wanted == 4, "until the set has as many, nothing is added"
+    view.replicas = 4
+    assert (grown(view, old).wanted, grown(view, old).mark) == (4, old)
+    view.living["c-bookie-3"] = LivingBookie("c-bookie-3", disk_bytes_total=9, disk_bytes_free=1)
+    assert grown(view, old).wanted == 5
+    young = "4 2025-12-31T23:50:01Z"
+    assert (grown(view, young).wanted, grown(view, young).mark) == (4, young)
+    view.living["c-bookie-3"] = LivingBookie("c-bookie-3")
+    assert grown(view, old).wanted == 4, "its disk is not known"
+    view = full(enabled=False)
+    assert (grown(view, old).wanted, grown(view, old).mark) == (3, "")
+    view = full()
+    view.has_set = False
+    assert (grown(view, noted=old).wanted, grown(view, noted=old).mark) == (4, old)
+    view = full()
+    view.health = None
+    assert grown(view) == growing.Growing(3)
+    assert grown(full(), "x y").wanted == 4
+
+
+# -- comparisons
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1), ("1.5", 1.5), ("100m", 0.1), ("2k", 2000), ("2Ki", 2048), ("1M", 10**6),
+        ("1Mi", 2**20), ("1G", 10**9), ("1Gi", 2**30), ("3Ti", 3 * 2**40), ("1E", 10**18),
+        (2, 2), (0.5, 0.5), (True, None), ("", None), ("1.", None), ("Gi", None), (None, None),
+    ],
+)  # fmt: skip
+def test_quantities_are_amounts(text: object, value: float | None) -> None:
+    found = amount(text)
+    assert (None if found is None else float(found)) == value
+
+
+def test_only_what_a_manifest_wants_counts() -> None:
+    assert differences({"a": {}}, {"a": None}) == []
+    assert differences({"a": {"b": 1}}, {"a": [1]}) == ["a: [1] → {'b': 1}"]
+    assert differences({"a": [{"b": 1}]}, {"a": [{"b": 2}]}) == ["a[0].b: 2 → 1"]
+    assert differences({"a": ["x"]}, {"a": "x"}) == ["a: x → ['x']"]
+    assert differences({"a": []}, {"a": [1]}) == ["a: [1] → []"]
+    assert differences({"a": "x"}, {"a": None}) == ["a: nothing → x"]
+    assert differences({"a": 1}, {}) == ["a: nothing → 1"]
+    assert differences({"a": "1Gi"}, {"a": "2Gi"}) == ["a: 2Gi → 1Gi"]
+    many = {str(at): 1 for at in range(DIFFERENCES_MAX + 5)}
+    assert len(differences(many, {})) == DIFFERENCES_MAX
+    (long,) = differences({"a": "y" * 81}, {"a": "x" * 80})
+    assert long == f"a: {'x' * 80} → {'y' * 80}…"
+
+
+# -- pods
+
+
+def test_a_pod_is_read_as_kubernetes_shows_it() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    labels = {"component": "bookie", "controller-revision-hash": "h"}
+    content: dict[str, Any] = {
+        "metadata": {"name": "c-bookie-12", "uid": "u", "labels": labels},
+        "status": {"conditions": [ready]},
+    }
+    pod = pod_of(content)
+    assert (pod.name, pod.uid, pod.component, pod.revision) == ("c-bookie-12", "u", "bookie", "h")
+    assert (pod.ready, pod.ready_since, pod.unready_since, pod.going) == (True, NOW, None, False)
+    assert (pod.ordinal, pod.trouble, pod.stuck(NOW)) == (12, "", "")
+    content["metadata"]["deletionTimestamp"] = "now"
+    assert (pod_of(content).ready, pod_of(content).going) == (False, True)
+    del content["metadata"]["deletionTimestamp"]
+    ready["status"] = "False"
+    pod = pod_of(content)
+    assert (pod.ready, pod.ready_since, pod.unready_since) == (False, None, NOW)
+    assert pod.stuck(NOW + datetime.timedelta(seconds=STARTUP_S_MAX)) == ""
+    late = NOW + datetime.timedelta(seconds=STARTUP_S_MAX + 1)
+    assert pod.stuck(late) == "not ready for 301 s"
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    content["status"]["containerStatuses"] = [{"state": {}}, waiting]
+    assert pod_of(content).trouble == "ImagePullBackOff: no such image"
+    assert pod_of(content).stuck(NOW) == "ImagePullBackOff: no such image"
+    for reason in ("ContainerCreating", "PodInitializing", None):
+        waiting["state"]["waiting"] = {"reason": reason}  # type: ignore[dict-item]
+        assert pod_of(content).trouble == ""
+    unplaced = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    content["status"]["conditions"].append(unplaced)
+    assert pod_of(content).trouble == "Unschedulable"
+    assert pod_of({"metadata": {"name": "c-broker-x1f"}}).ordinal == -1

@@ -1,0 +1,399 @@
+"""Gates of the cluster's planner: what keeps a bookie, and what lets it go, at the exact bounds."""
+
+import datetime
+from typing import Any
+
+import pytest
+from tests.operator.cluster_view import NOW, View, claim, ms, pod
+from tests.operator.cluster_world import cluster_of
+
+from magnetar_operator.cluster import emptying, gate, rolling, shrinking
+from magnetar_operator.cluster.actions import BeginDrain, EndDrain
+from magnetar_operator.cluster.emptying import ASK_AGAIN_S, PROOF_AGE_S_MAX, Emptying
+from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
+from magnetar_operator.cluster.observed import (
+    REASON_OF_OURS,
+    STARTUP_S_MAX,
+    VOLUME_REASON,
+    Drain,
+    InTheWay,
+    LedgerHealth,
+    LedgerTrouble,
+    LivingBookie,
+    Pod,
+)
+
+TARGET = "c-bookie-2"
+OURS = f"{REASON_OF_OURS}bookies 3 → 2"
+
+
+def after(seconds: float) -> datetime.datetime:
+    return NOW + datetime.timedelta(seconds=seconds)
+
+
+# -- the gate
+
+
+def why_not(view: View, count: int = 3, **how: Any) -> str:
+    return gate.why_not(view.cluster, view.observed(), count, **how)
+
+
+def test_a_bookie_may_go_if_all_is_well() -> None:
+    assert why_not(View()) == ""
+
+
+def test_every_bookie_and_member_of_etcd_must_be_ready() -> None:
+    view = View()
+    view.change("c-bookie-1", ready=False, trouble="no disk")
+    assert why_not(view) == "c-bookie-1 not ready (c-bookie-1: no disk)"
+    assert why_not(view, besides="c-bookie-1") == ""
+    assert why_not(view, besides=TARGET) != ""
+    assert why_not(View(), 4) == "c-bookie-3 not ready"
+    view = View()
+    del view.pods["c-etcd-0"]
+    view.change("c-etcd-2", ready=False)
+    assert why_not(view) == "c-etcd-0, c-etcd-2 not ready"
+    view = View(cluster_of(etcd={"external": {"endpoints": ["e:2379"]}}))
+    view.change("c-etcd-2", ready=False)
+    assert why_not(view) == ""
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"going": True}, "is being deleted"),
+        ({"phase": "Lost"}, "is lost"),
+        ({"phase": "Bound"}, ""),
+    ],
+)
+def test_no_volume_may_be_lost_or_going(how: dict[str, Any], text: str) -> None:
+    view = View()
+    view.claims["c-bookie-1"] = claim("c-bookie-1", **how)
+    wanted = text and f"volume data-c-bookie-1 {text}"
+    assert why_not(view) == wanted
+    assert why_not(view, besides="c-bookie-1") == ""
+    assert why_not(view, spared=["c-bookie-1"]) == ""
+    assert why_not(view, spared=["c-bookie-0"], besides=TARGET) == wanted
+    assert gate.volumes_in_trouble(view.observed()) == ([wanted] if wanted else [])
+    view = View()
+    view.claims["c-bookie-7"] = claim("c-bookie-7", **how)
+    assert why_not(view) == "", "a volume that no pod uses is nobody's need"
+
+
+def test_what_the_brokers_do_not_say_counts_as_no() -> None:
+    view = View(health=None)
+    assert why_not(view) == (
+        "whether all ledgers have their copies is not known: no broker is ready"
+    )
+    ledgers = tuple(LedgerTrouble(one) for one in range(12))
+    living = (LivingBookie("b", incarnations_before=1), LivingBookie("c"))
+    view = View(health=LedgerHealth(False, "12 lack copies", 12, 0, ledgers, living))
+    assert why_not(view) == (
+        "12 lack copies (ledgers 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more; "
+        "b came back with an empty volume)"
+    )
+    view = View(health=LedgerHealth(False, "1 lacks copies", 1, 0, ledgers[:10]))
+    assert why_not(view) == "1 lacks copies (ledgers 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
+    assert why_not(View(health=LedgerHealth(False, "no"))) == "no"
+
+
+# -- emptying
+
+
+def step(view: View, *, busy: str = "", now: datetime.datetime = NOW) -> Emptying:
+    return emptying.next_step(view.cluster, view.observed(), TARGET, 3, now, why="why", busy=busy)
+
+
+def drained(state: str, **how: Any) -> View:
+    view = View(drains=[Drain(TARGET, state, **{"proven_ms": ms(), "requested_ms": ms(), **how})])
+    view.living[TARGET] = LivingBookie(TARGET, "1", draining=True)
+    return view
+
+
+def test_a_bookie_is_emptied_once_the_gate_is_open() -> None:
+    assert step(View()) == Emptying(begin="why: c-bookie-2 is emptied, and its copies proven")
+    assert step(View(), busy="x is upgraded") == Emptying(waits="x is upgraded")
+    view = View()
+    view.change("c-bookie-0", ready=False)
+    blocked = "c-bookie-0 not ready"
+    assert step(view) == Emptying(
+        waits=blocked,
+        refused=f"c-bookie-2 is not emptied now: {blocked}. It is tried again once that is over",
+    )
+    assert step(view, busy="x") == Emptying(waits="x")
+    view.change("c-bookie-0", ready=True)
+    view.change(TARGET, ready=False)
+    assert step(view).begin, "the bookie itself may be down"
+    view.health = None
+    assert step(view).waits.startswith("whether all ledgers")
+    assert step(view).refused == "", "brokers that do not answer are no refusal"
+
+
+@pytest.mark.parametrize("state", ["requested", "copying", "proving", "of a newer release"])
+def test_what_is_under_way_is_waited_for(state: str) -> None:
+    assert step(drained(state)) == Emptying(waits="c-bookie-2 is being emptied")
+
+
+@pytest.mark.parametrize(
+    ("age_s", "young"),
+    [
+        (0, True),
+        (PROOF_AGE_S_MAX, True),
+        (PROOF_AGE_S_MAX + 1, False),
+        (-PROOF_AGE_S_MAX, True),
+        (-PROOF_AGE_S_MAX - 1, False),
+    ],
+)
+def test_a_bookie_goes_by_a_young_proof_only(age_s: float, young: bool) -> None:
+    found = step(drained("removable", proven_ms=ms(age_s)))
+    old = "why: the proof of c-bookie-2 has grown old; it is made anew"
+    assert found == (Emptying(may_go=True) if young else Emptying(begin=old))
+
+
+def test_a_proof_is_worth_nothing_of_a_bookie_that_takes_ledgers_again() -> None:
+    view = drained("removable")
+    view.living[TARGET] = LivingBookie(TARGET, "1")
+    assert step(view).begin == (
+        "why: c-bookie-2 takes new ledgers again, since its drain was cancelled; "
+        "it is emptied again"
+    )
+    assert not step(view).may_go
+    del view.living[TARGET]
+    assert step(view).may_go
+
+
+def test_the_gate_must_be_open_as_the_bookie_goes() -> None:
+    view = drained("removable")
+    assert step(view, busy="x is upgraded") == Emptying(
+        waits="c-bookie-2 is empty and could go, but x is upgraded"
+    )
+    view.change("c-bookie-0", ready=False)
+    found = step(view)
+    assert (found.may_go, found.waits) == (
+        False,
+        "c-bookie-2 is empty and could go, but c-bookie-0 not ready",
+    )
+
+
+@pytest.mark.parametrize(("waited_s", "again"), [(ASK_AGAIN_S - 1, False), (ASK_AGAIN_S, True)])
+def test_a_refusal_is_told_and_tried_again_after_a_while(waited_s: float, again: bool) -> None:
+    ways = tuple(InTheWay(one, "no copy") for one in range(12))
+    view = drained("refused", refused="no proof", in_the_way=ways, requested_ms=ms(waited_s))
+    found = step(view)
+    assert found.refused.startswith("no proof (ledger 0: no copy; ledger 1: no copy;")
+    assert "ledger 9" in found.refused
+    assert "ledger 10" not in found.refused
+    assert found.begin == ("why: c-bookie-2 was refused; it is tried again" if again else "")
+    assert step(view, busy="x").begin == ""
+    bare = step(drained("refused", refused="no proof", requested_ms=ms(waited_s)))
+    assert bare.refused == "no proof"
+
+
+# -- rolling
+
+
+def roll(pods: list[Pod], **how: Any) -> rolling.Rolling:
+    stored = {
+        "metadata": {"generation": 2},
+        "spec": {"replicas": how.pop("replicas", 3)},
+        "status": {"updateRevision": "new", "observedGeneration": 2, **how.pop("status", {})},
+    }
+    given = {"pause_s": 60.0, "now": NOW, "why_not": "", "is_manual": False, **how}
+    return rolling.decide(stored, pods, **given)
+
+
+def pods(*revisions: str, **changes: dict[str, Any]) -> list[Pod]:
+    return [
+        pod(f"c-bookie-{at}", revision=revision, **changes.get(f"p{at}", {}))
+        for at, revision in enumerate(revisions)
+    ]
+
+
+def away(seconds: float) -> dict[str, Any]:
+    return {"ready": False, "unready_since": after(-seconds)}
+
+
+def replaced(found: rolling.Rolling) -> str:
+    return "" if found.replace is None else found.replace.name
+
+
+def test_the_highest_pod_of_an_older_form_is_replaced_first() -> None:
+    found = roll(pods("old", "old", "old"))
+    assert found.replace is not None
+    assert (replaced(found), found.replace.uid) == ("c-bookie-2", "u-c-bookie-2")
+    assert found.replace.text == "c-bookie-2 is restarted: image or settings have changed"
+    assert [one.name for one in found.stale] == ["c-bookie-0", "c-bookie-1", "c-bookie-2"]
+    assert found.under_way
+    assert found.again_s == rolling.LOOK_S
+    assert replaced(roll(pods("old", "old", "new"))) == "c-bookie-1"
+    done = roll(pods("new", "new", "new"))
+    assert not done.under_way
+    assert (done.replace, done.again_s) == (None, None)
+
+
+def test_nothing_is_known_before_the_controller_has_looked() -> None:
+    for status in ({"updateRevision": ""}, {"observedGeneration": 1}):
+        found = roll(pods("old", "old", "old"), status=status)
+        assert (found.unknown, found.replace, found.again_s) == (True, None, rolling.LOOK_S)
+        assert found.under_way
+    assert not roll(pods("new", "new", "new"), status={"observedGeneration": 3}).unknown
+    none = rolling.decide(None, [], pause_s=0, now=NOW, why_not="", is_manual=False)
+    assert none == rolling.Rolling()
+
+
+@pytest.mark.parametrize(("rested_s", "goes"), [(0, False), (59, False), (60, True), (61, True)])
+def test_the_next_waits_for_the_pause_after_the_one_before(rested_s: float, goes: bool) -> None:
+    found = roll(pods("old", "old", "new", p2={"ready_since": after(-rested_s)}))
+    assert (found.replace is not None) is goes
+    if not goes:
+        assert found.waits == "the pause of 60 s after the pod before"
+        assert found.again_s == max(0.5, 60 - rested_s)
+    first = roll(pods("old", "old", "old", p2={"ready_since": after(-rested_s)}))
+    assert first.replace is not None, "nothing was replaced before the first"
+
+
+def test_a_restart_waits_for_what_is_against_it_for_pods_that_end_and_for_the_owner() -> None:
+    assert roll(pods("old", "old", "old"), why_not="the gate").waits == "the gate"
+    found = roll(pods("old", "old", "new", p2={"going": True, "ready": False}))
+    assert (found.replace, found.waits) == (None, "c-bookie-2 still ends")
+    assert found.coming
+    found = roll(pods("old", "old", "new"), is_manual=True)
+    assert found.waits == (
+        "c-bookie-0, c-bookie-1 have an older form until somebody deletes them (upgrade.strategy)"
+    )
+    assert (found.replace, found.again_s) == (None, None)
+    assert found.stale
+
+
+def test_a_pod_on_its_way_is_waited_for() -> None:
+    found = roll(pods("old", "old", "new", p2=away(10)))
+    assert (found.replace, found.waits, found.coming) == (None, "c-bookie-2 not ready", True)
+    assert roll(pods("new", "new")).coming
+    assert roll(pods("new", "new")).under_way
+    assert not roll(pods("new", "new"), replicas=2).coming
+    assert roll(pods("new", "new", "new", p1=away(10))).coming
+
+
+@pytest.mark.parametrize(("seconds", "stuck"), [(STARTUP_S_MAX, False), (STARTUP_S_MAX + 1, True)])
+def test_a_pod_of_an_older_form_that_is_stuck_goes_first_whatever_the_gate_says(
+    seconds: float, stuck: bool
+) -> None:
+    found = roll(pods("old", "old", "old", p1=away(seconds)), why_not="the gate")
+    assert replaced(found) == ("c-bookie-1" if stuck else "")
+    if stuck:
+        assert found.replace is not None
+        assert "it cannot start (not ready for 301 s)" in found.replace.text
+    trouble = {"ready": False, "trouble": "CrashLoopBackOff"}
+    found = roll(pods("old", "old", "old", p1=trouble), why_not="the gate")
+    assert replaced(found) == "c-bookie-1"
+    assert replaced(roll(pods("old", "old", "old", p1=trouble), kept=["c-bookie-1"])) == ""
+    assert replaced(roll(pods("old", "new", "new", p1=trouble))) == ""
+
+
+def test_a_pod_that_runs_and_is_stuck_waits_for_those_replaced_before_and_for_metadata() -> None:
+    late = away(STARTUP_S_MAX + 1)
+    assert replaced(roll(pods("old", "old", "new", p1=late, p2=away(1)))) == ""
+    assert replaced(roll(pods("old", "old", p1=late))) == "", "one is still to come"
+    assert replaced(roll(pods("old", "old", "new", p1=late), has_metadata=False)) == ""
+    trouble = {"ready": False, "trouble": "ImagePullBackOff"}
+    for how in ({}, {"has_metadata": False}):
+        assert replaced(roll(pods("old", "old", p1=trouble), **how)) == "c-bookie-1"
+    both = roll(pods("old", "old", "old", p0=trouble, p1=trouble))
+    assert replaced(both) == "c-bookie-1"
+
+
+# -- removals
+
+
+def shrink(view: View, wanted: int, remembered: int = 3, **how: Any) -> shrinking.Shrinking:
+    return shrinking.decide(view.cluster, view.observed(), wanted, remembered, NOW, **how)
+
+
+def test_more_bookies_are_made_at_once_and_as_many_stay() -> None:
+    assert shrink(View(), 5) == shrinking.Shrinking(5)
+    assert shrink(View(), 3) == shrinking.Shrinking(3)
+    view = View(has_set=False)
+    assert shrink(view, 2, 4) == shrinking.Shrinking(4)
+    assert shrink(view, 5, 4) == shrinking.Shrinking(5)
+
+
+def test_one_bookie_goes_at_a_time_the_highest_first() -> None:
+    view = View()
+    view.grow(5)
+    found = shrink(view, 3)
+    assert found.replicas == 5
+    assert found.bookie == "c-bookie-4"
+    (begin,) = found.actions
+    assert begin == BeginDrain(
+        "c-bookie-4", "bookies 5 → 4: c-bookie-4 is emptied, and its copies proven"
+    )
+    assert not found.active
+    view.drains = [Drain("c-bookie-4", "copying", ms(), OURS)]
+    found = shrink(view, 3)
+    assert found.active
+    assert (found.replicas, found.actions) == (5, [])
+    view.drains = [Drain("c-bookie-4", "removable", ms(), OURS, proven_ms=ms())]
+    view.living["c-bookie-4"] = LivingBookie("c-bookie-4", draining=True)
+    found = shrink(view, 3)
+    assert (found.replicas, found.actions, found.active) == (4, [], False)
+    view.replicas = 4
+    view.annotations[REPLICAS_SET] = "4"
+    found = shrink(view, 3)
+    assert found.waits == "c-bookie-4 still ends"
+    assert found.bookie == "c-bookie-3"
+    found = shrink(view, 3, busy="x is upgraded")
+    assert found.waits == "c-bookie-4 still ends"
+
+
+def test_a_removal_waits_for_what_else_takes_bookies_away() -> None:
+    found = shrink(View(), 2, busy="x is upgraded")
+    assert (found.actions, found.waits) == ([], "x is upgraded")
+
+
+@pytest.mark.parametrize(
+    ("live", "written", "replicas", "by_hand"),
+    [
+        (2, "3", 3, "scaled from 3 to 2 bookies by hand: put back to 3"),
+        (
+            5,
+            "3",
+            5,
+            "scaled from 3 to 5 bookies by hand: what is beyond 3 is emptied before it goes",
+        ),
+        (3, "3", 3, ""),
+        (3, "", 3, ""),
+        (3, "x", 3, ""),
+    ],
+)
+def test_a_set_that_was_scaled_by_hand_loses_nothing(
+    live: int, written: str, replicas: int, by_hand: str
+) -> None:
+    view = View(annotations={REPLICAS_SET: written} if written else {})
+    view.grow(max(live, 3))
+    view.replicas = live
+    found = shrink(view, 3)
+    assert (found.replicas, found.by_hand) == (replicas, by_hand)
+
+
+def test_drains_of_ours_end_when_their_bookie_stays_or_has_gone_and_others_never() -> None:
+    view = View()
+    volume = f"{VOLUME_REASON}v-1 of c-bookie-0"
+    view.drains = [
+        Drain("c-bookie-1", "copying", 0, OURS),
+        Drain("c-bookie-0", "copying", 0, volume),
+        Drain("c-bookie-2", "copying", 0, "by hand"),
+        Drain("c-bookie-3", "removable", 0, OURS),
+        Drain("c-bookie-4", "removable", 0, "by hand"),
+        Drain("d-bookie-1", "copying", 0, OURS),
+        Drain("c-bookie-x", "copying", 0, OURS),
+    ]
+    found = shrink(view, 3)
+    assert found.actions == [
+        EndDrain("c-bookie-1", "c-bookie-1 stays"),
+        EndDrain("c-bookie-3", "c-bookie-3 is gone; its name may be used again"),
+    ]
+    view.living["c-bookie-3"] = LivingBookie("c-bookie-3")
+    assert [one.bookie for one in shrink(view, 3).actions] == ["c-bookie-1"]  # type: ignore[union-attr]
+    del view.living["c-bookie-3"]
+    view.pods["c-bookie-3"] = pod("c-bookie-3", ready=False)
+    assert [one.bookie for one in shrink(view, 3).actions] == ["c-bookie-1"]  # type: ignore[union-attr]

@@ -1,0 +1,448 @@
+"""SparkJobs decided by tables: which run begins, what is removed, and what the status tells."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.operator.test_sparkjobs_plan import NOW, job
+
+from magnetar_operator.api_kinds import Object
+from magnetar_operator.sparkjobs import manifests
+from magnetar_operator.sparkjobs.plan import (
+    SOON_S,
+    WAITING_S,
+    Apply,
+    Observed,
+    Plan,
+    Problem,
+    Remove,
+    Start,
+    Suspend,
+    plan,
+)
+from magnetar_operator.sparkjobs.runs import (
+    FIGURES_MAX,
+    MESSAGE_CHARACTERS_MAX,
+    orphans,
+    runs,
+    trouble,
+)
+from magnetar_operator.sparkjobs.status import status
+from magnetar_operator.sparkjobs.wanted import (
+    DRIVER,
+    EXECUTOR,
+    ROLE_LABEL,
+    RUN,
+    SPEC_DIGEST,
+    Job,
+    Place,
+)
+
+AT = "2026-03-01T12:00:00Z"
+SCHEDULED: dict[str, Any] = {"schedule": "0 3 * * *"}
+UNREADY = Place("demo", "ns", "etcd:http://e:2379", "http://b:8080", is_ready=False)
+
+
+def owner(request: str | None = None, generation: int = 1, **given: Any) -> Object:
+    annotations = {} if request is None else {RUN: request}
+    metadata = {"name": "cold", "uid": "uid-1", "generation": generation}
+    return {"metadata": {**metadata, "annotations": annotations}, "status": given}
+
+
+def ran(name: str, end: str = "", *, at: str = AT, **how: Any) -> Object:
+    """A Job: under way, or with its end."""
+    conditions = [{"type": end, "status": "True", "lastTransitionTime": at, **how.pop("why", {})}]
+    metadata = {"name": name, "uid": f"u-{name}", "creationTimestamp": at, **how.pop("meta", {})}
+    return {
+        "metadata": metadata,
+        "status": {"conditions": conditions if end else [], "startTime": at, **how},
+    }
+
+
+def pod(name: str, run: str = "", role: str = DRIVER, **how: Any) -> Object:
+    labels = {"batch.kubernetes.io/job-name": run, ROLE_LABEL: role}
+    metadata = {"name": name, "uid": f"u-{name}", "labels": labels, **how.pop("meta", {})}
+    return {"metadata": metadata, "status": how}
+
+
+def observed_of(
+    one: Job, *jobs: Object, pods: tuple[Object, ...] = (), cron: Any = None
+) -> Observed:
+    rights = {each["kind"]: each for each in manifests.rights(one)}
+    return Observed(cron, list(jobs), list(pods), rights)
+
+
+def planned(one: Job, *jobs: Object, of: Object | None = None, **how: Any) -> Plan:
+    absent = how.pop("absent", None)
+    return plan(one, of or owner(), observed_of(one, *jobs, **how), absent)
+
+
+def started(found: Plan) -> list[str]:
+    return [one.request for one in found.actions if isinstance(one, Start)]
+
+
+def removed(found: Plan) -> list[str]:
+    return [one.name for one in found.actions if isinstance(one, Remove)]
+
+
+def cron_of(one: Job, **spec: Any) -> Object:
+    assert one.place is not None
+    made = manifests.cron_job(one, one.place)
+    made["metadata"] |= {"uid": "u-cron", "creationTimestamp": AT}
+    made["spec"] |= spec
+    return made
+
+
+# -- which run begins
+
+
+@pytest.mark.parametrize(
+    ("spec", "request_", "done", "begins"),
+    [
+        ({}, None, None, [""]),
+        ({}, None, "", []),
+        ({}, None, "1", []),
+        ({}, "1", None, ["1"]),
+        ({}, "1", "1", []),
+        ({}, "2", "1", ["2"]),
+        ({"suspend": True}, "2", "1", []),
+        (SCHEDULED, None, None, []),
+        (SCHEDULED, "1", None, ["1"]),
+        (SCHEDULED, "1", "1", []),
+    ],
+)
+def test_a_request_is_carried_out_once(
+    spec: dict[str, Any], request_: str | None, done: str | None, begins: list[str]
+) -> None:
+    one = job(**spec)
+    given: dict[str, Any] = {} if done is None else {"lastRequest": done}
+    cron = cron_of(one) if "schedule" in spec else None
+    found = planned(one, of=owner(request_, **given), cron=cron)
+    assert started(found) == begins
+    assert found.request == (begins[0] if begins else done)
+    for start in found.actions:
+        if isinstance(start, Start):
+            assert start.manifest["metadata"]["name"] == one.run_name(start.request)
+
+
+def test_a_run_that_is_there_is_not_begun_again_by_an_operator_that_could_not_tell() -> None:
+    one = job()
+    found = planned(one, ran(one.run_name("")))
+    assert (started(found), found.request) == ([], "")
+    assert one.run_name("") != one.run_name("1")
+
+
+def test_nothing_begins_without_a_cluster_that_is_ready_or_with_a_problem() -> None:
+    found = planned(job(UNREADY))
+    assert started(found) == []
+    assert [(each.reason, each.message) for each in found.problems] == [
+        ("WaitingForCluster", "the metadata store of demo is not ready")
+    ]
+    assert (found.again_s, found.request) == (WAITING_S, None)
+    absent = Problem("NoCluster", "x")
+    found = planned(job(None), absent=absent)
+    assert (started(found), found.problems, found.again_s) == ([], [absent], WAITING_S)
+    bad = planned(job(sparkConf={"master": "x"}))
+    assert (started(bad), bad.problems[0].reason) == ([], "InvalidSpec")
+    one = job(**SCHEDULED)
+    found = planned(one, of=owner("1"))
+    assert started(found) == []
+    assert found.again_s == SOON_S, "the CronJob is made first"
+    assert [type(each) for each in found.actions] == [Apply]
+
+
+@pytest.mark.parametrize(
+    ("policy", "begins", "goes"),
+    [("Forbid", [], []), ("Replace", ["2"], ["old"]), ("Allow", ["2"], [])],
+)
+def test_a_run_beside_another_follows_the_policy(
+    policy: str, begins: list[str], goes: list[str]
+) -> None:
+    one = job(concurrencyPolicy=policy)
+    found = planned(one, ran("old"), ran("over", "Complete"), of=owner("2", lastRequest="1"))
+    assert (started(found), removed(found)) == (begins, goes)
+    unsure = ran("old", "Complete")
+    unsure["status"]["conditions"][0]["status"] = "False"
+    found = planned(one, unsure, of=owner("2", lastRequest="1"))
+    assert (started(found), removed(found)) == (begins, goes)
+
+
+# -- the schedule
+
+
+def test_a_schedule_is_applied_repaired_and_paused_without_its_cluster() -> None:
+    one = job(**SCHEDULED)
+    cron = cron_of(one)
+    assert planned(one, cron=cron).actions == []
+    (apply,) = planned(one, cron=cron_of(one, schedule="1 1 * * *")).actions
+    assert isinstance(apply, Apply)
+    assert (apply.verb, apply.step.target) == ("repair", "CronJob cold")
+    (apply,) = planned(job(schedule="5 5 * * *"), cron=cron).actions
+    assert isinstance(apply, Apply)
+    assert apply.verb == "update"
+    others = cron_of(one)
+    others["metadata"]["ownerReferences"] = [{"uid": "another"}]
+    found = planned(one, cron=others)
+    assert (found.actions, found.problems[0].reason) == ([], "NameTaken")
+    away = job(None, **SCHEDULED)
+    absent = Problem("NoCluster", "x")
+    found = planned(away, cron=cron, absent=absent)
+    assert [type(each) for each in found.actions] == [Suspend]
+    assert planned(away, cron=cron_of(one, suspend=True), absent=absent).actions == []
+    assert planned(away, cron=others, absent=absent).actions == []
+    assert planned(away, absent=absent).actions == []
+
+
+def test_rights_are_made_and_kept() -> None:
+    one = job()
+    found = plan(one, owner(), Observed())
+    kinds = [each.manifest["kind"] for each in found.actions if isinstance(each, Apply)]
+    assert kinds == [each["kind"] for each in manifests.rights(one)]
+    assert all(each.verb == "create" for each in found.actions if isinstance(each, Apply))
+
+
+# -- what is removed
+
+
+def test_runs_beyond_the_history_go_once_the_status_has_their_end() -> None:
+    one = job(historyLimit=1)
+    jobs = [
+        ran("new", "Complete", at="2026-03-01T12:00:00Z"),
+        ran("old", "Failed", at="2026-03-01T11:00:00Z"),
+        ran("older", "Complete", at="2026-03-01T10:00:00Z"),
+        ran("live", at="2026-03-01T09:00:00Z"),
+    ]
+    told = [{"name": "old", "state": "Failed"}, {"name": "older", "state": "Running"}]
+    found = planned(one, *jobs, of=owner(lastRequest="", runs=told))
+    assert removed(found) == ["old"]
+    assert found.again_s == SOON_S, "what the other said is not in the status yet"
+    told[1]["state"] = "Succeeded"
+    found = planned(one, *jobs, of=owner(lastRequest="", runs=told))
+    assert removed(found) == ["old", "older"]
+    assert found.again_s is None
+    jobs[1]["metadata"]["deletionTimestamp"] = AT
+    assert removed(planned(one, *jobs, of=owner(lastRequest="", runs=told))) == ["older"]
+    (remove,) = planned(one, *jobs, of=owner(lastRequest="", runs=told)).actions
+    assert isinstance(remove, Remove)
+    assert (remove.uid, remove.text) == ("u-older", "beyond historyLimit 1")
+
+
+def test_executors_that_outlived_their_driver_go() -> None:
+    driver = pod("d", "r", phase="Succeeded")
+    mine = {"ownerReferences": [{"uid": "u-d"}]}
+    pods = [
+        driver,
+        pod("live", "r", phase="Running"),
+        pod("left", role=EXECUTOR, meta=mine),
+        pod("going", role=EXECUTOR, meta={**mine, "deletionTimestamp": AT}),
+        pod("other", role=EXECUTOR, meta={"ownerReferences": [{"uid": "u-live"}]}),
+        pod("free", role=EXECUTOR),
+        pod("no executor", meta=mine),
+    ]
+    assert [each["metadata"]["name"] for each in orphans(pods)] == ["left"]
+    driver["status"]["phase"] = "Failed"
+    found = planned(job(), pods=tuple(pods), of=owner(lastRequest=""))
+    assert removed(found) == ["left"]
+    driver["status"]["phase"] = "Running"
+    assert orphans(pods) == []
+
+
+# -- runs
+
+
+def ended(message: str = "", reason: str = "Error", code: int = 1) -> dict[str, Any]:
+    terminated = {"reason": reason, "exitCode": code, "message": message}
+    return {"containerStatuses": [{"state": {}}, {"state": {"terminated": terminated}}]}
+
+
+def test_a_run_is_told_by_its_job_and_its_last_pod() -> None:
+    figures = json.dumps({"metrics": {"entries": 1234, "ratio": 0.5, "ok": True, "x": "y"}})
+    finished = ran("r", "Complete", completionTime="2026-03-01T12:30:00Z", failed=1)
+    finished["metadata"]["annotations"] = {SPEC_DIGEST: "digest"}
+    early = pod("p1", "r", meta={"creationTimestamp": "1"}, **ended("no"))
+    last = pod("p2", "r", meta={"creationTimestamp": "2"}, **ended(figures))
+    (told,) = runs([], [finished], [last, early, pod("p3", "another")], AT)
+    assert (told.name, told.state, told.attempt) == ("r", "Succeeded", 2)
+    assert (told.started_at, told.ended_at) == (AT, "2026-03-01T12:30:00Z")
+    assert (told.message, told.spec) == ("entries 1,234, ratio 0.5", "digest")
+    assert told.result == {"entries": 1234, "ratio": 0.5}
+    (bare,) = runs([], [ran("r", "Complete")], [], AT)
+    assert (bare.message, bare.attempt, bare.ended_at, bare.result) == ("done", 1, AT, None)
+    many = json.dumps({"metrics": {f"m{at}": at for at in range(FIGURES_MAX + 3)}})
+    (told,) = runs([], [ran("r", "Complete")], [pod("p", "r", **ended(many))], AT)
+    assert told.result is not None
+    assert len(told.result) == FIGURES_MAX
+    assert len(told.message) <= MESSAGE_CHARACTERS_MAX
+
+
+def test_a_failure_is_explained_by_the_jobs_word_or_kubernetes() -> None:
+    why = {"reason": "BackoffLimitExceeded", "message": "too many"}
+    failed = ran("r", "Failed", failed=3, why=why)
+    (told,) = runs([], [failed], [pod("p", "r", **ended('{"error": "no such topic"}'))], AT)
+    assert (told.state, told.attempt, told.ended_at) == ("Failed", 3, AT)
+    assert told.message == "no such topic; BackoffLimitExceeded: too many"
+    (told,) = runs([], [failed], [pod("p", "r", **ended("boom", "OOMKilled", 137))], AT)
+    assert told.message == "OOMKilled, exit code 137: boom; BackoffLimitExceeded: too many"
+    (told,) = runs([], [failed], [pod("p", "r", **ended("[1]", "Error", 2))], AT)
+    assert told.message.startswith("Error, exit code 2: [1];")
+    (told,) = runs([], [failed], [pod("p", "r", phase="Failed", reason="Evicted")], AT)
+    assert told.message == "Evicted; BackoffLimitExceeded: too many"
+    (told,) = runs([], [ran("r", "Failed")], [pod("p", "r", **ended("x" * 2_000))], AT)
+    assert told.message.endswith(": " + "x" * (MESSAGE_CHARACTERS_MAX // 2))
+
+
+def test_a_run_under_way_says_what_it_waits_for() -> None:
+    live = ran("r")
+    (told,) = runs([], [live], [], AT)
+    assert (told.state, told.message, told.attempt) == ("Starting", "its pod is not there yet", 1)
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no image"}}
+    stuck = pod("p", "r", containerStatuses=[{"state": waiting}])
+    (told,) = runs([], [live], [stuck], AT)
+    assert (told.state, told.message) == ("Starting", "ImagePullBackOff: no image")
+    driver = pod("p", "r", phase="Running")
+    executor = pod(
+        "e",
+        role=EXECUTOR,
+        meta={"ownerReferences": [{"uid": "x"}, {"uid": "u-p"}]},
+        conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
+    )
+    (told,) = runs([], [ran("r", failed=2)], [driver, executor], AT)
+    assert told.state == "Running"
+    assert told.message == "an executor cannot begin: Unschedulable; 2 of its tries failed"
+    assert told.attempt == 3
+    (told,) = runs([], [live], [driver], AT)
+    assert told.message == ""
+    for reason in ("ContainerCreating", "PodInitializing", None):
+        waiting["waiting"]["reason"] = reason  # type: ignore[assignment]
+        assert trouble(stuck) == ""
+    assert trouble(None) == ""
+
+
+def test_a_run_that_ended_stays_so_and_one_whose_job_went_was_stopped() -> None:
+    before: list[dict[str, Any]] = [
+        {"name": "a", "state": "Succeeded", "startedAt": "3", "message": "kept"},
+        {"name": "b", "state": "Running", "startedAt": "2", "attempt": 2, "spec": "d"},
+        {"name": "c", "state": "Failed", "startedAt": "1"},
+        {"name": "d", "state": "Running", "startedAt": "4"},
+    ]
+    told = runs(before, [ran("a"), ran("d", startTime="4")], [], AT)
+    assert [(one.name, one.state) for one in told] == [
+        ("d", "Starting"),
+        ("a", "Succeeded"),
+        ("b", "Stopped"),
+        ("c", "Failed"),
+    ]
+    assert told[1].message == "kept"
+    stopped = told[2]
+    assert (stopped.ended_at, stopped.attempt, stopped.spec) == (AT, 2, "d")
+    assert stopped.message == "its Job was deleted while it ran"
+    assert told[3].ended_at is None
+
+
+# -- the status
+
+
+def shown(one: Job, *jobs: Object, of: Object | None = None, **how: Any) -> tuple[Any, Any]:
+    of = of or owner(lastRequest="")
+    is_plan_only = how.pop("is_plan_only", False)
+    problems = how.pop("problems", [])
+    observed = observed_of(one, *jobs, **how)
+    found = plan(one, of, observed)
+    found.problems += problems
+    told = status(one, of, observed, found, NOW, is_plan_only=is_plan_only).status
+    return told, {each["type"]: each for each in told["conditions"]}
+
+
+def test_the_phase_and_ready_follow_the_last_run() -> None:
+    told, by_type = shown(job())
+    assert (told["phase"], by_type["Ready"]["reason"]) == ("Waiting", "Waiting")
+    assert "Succeeded" not in by_type
+    told, by_type = shown(job(), ran("r"))
+    assert (told["phase"], told["active"]) == ("Running", 1)
+    assert (by_type["Ready"]["status"], by_type["Ready"]["reason"]) == ("False", "RunStarting")
+    told, by_type = shown(job(), ran("r"), pods=(pod("p", "r", phase="Running"),))
+    assert (by_type["Ready"]["status"], by_type["Ready"]["reason"]) == ("True", "Running")
+    told, by_type = shown(job(), ran("r", "Complete"))
+    assert (told["phase"], by_type["Ready"]["reason"]) == ("Succeeded", "Succeeded")
+    assert by_type["Succeeded"]["status"] == by_type["Ready"]["status"] == "True"
+    assert (told["lastRunAt"], told["lastSuccessAt"]) == (AT, AT)
+    told, by_type = shown(job(), ran("r", "Failed"))
+    assert (told["phase"], by_type["Ready"]["reason"]) == ("Failed", "RunFailed")
+    assert "to run it again" in by_type["Ready"]["message"]
+    assert by_type["Succeeded"]["status"] == "False"
+    assert "lastSuccessAt" not in told
+    told, by_type = shown(job(suspend=True), ran("r", "Failed"))
+    assert (told["phase"], by_type["Ready"]["reason"]) == ("Suspended", "Suspended")
+    told, by_type = shown(job(), ran("r", "Complete"), problems=[Problem("Bad", "x")])
+    assert (told["phase"], by_type["Ready"]["message"]) == ("Waiting", "x")
+    later = owner(lastRequest="", lastRunAt="2027", lastSuccessAt="2027")
+    told, _ = shown(job(), ran("r", "Complete"), of=later)
+    assert (told["lastRunAt"], told["lastSuccessAt"]) == ("2027", "2027")
+    assert (told["lastRequest"], told["cluster"], told["plan"]) == ("", "demo", [])
+
+
+def test_a_schedule_tells_when_the_next_run_is_due() -> None:
+    one = job(**SCHEDULED)
+    told, by_type = shown(one, cron=cron_of(one))
+    assert (told["phase"], told["nextRunAt"]) == ("Scheduled", "2026-03-02T03:00:00Z")
+    assert by_type["Ready"]["message"] == "the next run is due at 2026-03-02T03:00:00Z"
+    assert by_type["Ready"]["status"] == "True"
+    cron = cron_of(one)
+    cron["status"] = {"lastScheduleTime": "2026-03-05T03:00:00Z"}
+    assert shown(one, cron=cron)[0]["nextRunAt"] == "2026-03-06T03:00:00Z"
+    never = job(schedule="0 0 30 2 *")
+    told, by_type = shown(never, cron=cron_of(never))
+    assert "nextRunAt" not in told
+    assert by_type["Ready"]["message"] == "no run will ever be due"
+    paused = job(**SCHEDULED, suspend=True)
+    assert "nextRunAt" not in shown(paused, cron=cron_of(paused))[0]
+    told, by_type = shown(one, ran("r", "Failed"), cron=cron_of(one))
+    assert by_type["Ready"]["status"] == "False"
+    assert "to run it again" not in by_type["Ready"]["message"]
+
+
+def test_a_job_that_ran_with_another_spec_says_so() -> None:
+    one = job()
+    finished = ran("r", "Complete")
+    for digest, changed in ((one.spec_digest, False), ("other", True), ("", False)):
+        finished["metadata"]["annotations"] = {SPEC_DIGEST: digest}
+        assert ("SpecChanged" in shown(one, finished)[1]) is changed
+    finished["metadata"]["annotations"] = {SPEC_DIGEST: "other"}
+    assert "SpecChanged" not in shown(one, finished, ran("live", at="2026-03-01T13:00:00Z"))[1]
+    scheduled = job(**SCHEDULED)
+    assert "SpecChanged" not in shown(scheduled, finished, cron=cron_of(scheduled))[1]
+    assert job(historyLimit=3).spec_digest == one.spec_digest
+    assert job(executor={"instances": 9}).spec_digest != one.spec_digest
+
+
+@pytest.mark.parametrize(
+    ("figures", "holds", "reason", "text"),
+    [
+        ({"subscriptions": 9}, "False", "Draining", "none of 9 subscriptions"),
+        ({"subscriptions": 9, "stalled": 1}, "True", "Stalled", "1 stalled of 9"),
+        ({"subscriptions": 9, "stalled": 1, "growing": 2}, "True", "Growing", "2 growing, 1 st"),
+        ({"unreadable": 1, "growing": 2}, "True", "Unreadable", "1 unreadable, 2 growing of 0"),
+    ],
+)
+def test_a_backlog_report_names_the_worst(
+    figures: dict[str, int], holds: str, reason: str, text: str
+) -> None:
+    said = pod("p", "r", **ended(json.dumps({"metrics": figures})))
+    _, by_type = shown(job(type="Backlog"), ran("r", "Complete"), pods=(said,))
+    found = by_type["BacklogGrowing"]
+    assert (found["status"], found["reason"]) == (holds, reason)
+    assert text in found["message"]
+    assert "BacklogGrowing" not in shown(job(), ran("r", "Complete"), pods=(said,))[1]
+
+
+def test_the_status_keeps_as_many_runs_as_the_history_and_those_whose_jobs_are_there() -> None:
+    gone = [{"name": f"g{at}", "state": "Succeeded", "startedAt": f"{at}"} for at in range(5)]
+    of = owner(lastRequest="", runs=gone)
+    told, _ = shown(job(historyLimit=2), of=of)
+    assert [one["name"] for one in told["runs"]] == ["g4", "g3"]
+    told, _ = shown(job(historyLimit=0), of=of)
+    assert [one["name"] for one in told["runs"]] == ["g4"]
+    told, _ = shown(job(historyLimit=1), ran("g0", "Complete"), of=of)
+    assert [one["name"] for one in told["runs"]] == ["g4", "g0"]
+    told, _ = shown(job(), of=owner("5", lastRequest=""), is_plan_only=True)
+    assert [one["action"] for one in told["plan"]] == ["start"]
