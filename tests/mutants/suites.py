@@ -62,13 +62,13 @@ SUITES: Final = (
     Suite(
         "ledger",
         (f"{MAGNETAR}/ledger",),
-        ("tests/unit/ledger", "tests/unit/autorecovery"),
+        ("tests/unit/ledger", "tests/unit/bookie_net/test_registered_bookies.py"),
         0.95,
     ),
     Suite(
         "managed_ledger",
         (f"{MAGNETAR}/managed_ledger",),
-        ("tests/unit/managed_ledger", "tests/unit/lifecycle", "tests/unit/offload"),
+        ("tests/unit/managed_ledger", "tests/unit/offload/test_publish_times.py"),
         0.95,
     ),
     Suite("autorecovery", (f"{MAGNETAR}/autorecovery",), ("tests/unit/autorecovery",), 0.95),
