@@ -111,6 +111,14 @@ def test_entries_leave_only_where_there_are_too_many_bytes() -> None:
     assert (len(run), cache.size_bytes, cache.evicted_bytes) == (2, 2 * TOKEN_BYTES, 0)
     cache.add(run, [b""], 0)
     assert (len(run), cache.evicted_bytes) == (2, TOKEN_BYTES)
+    cache.hits, cache.misses = 5, 7
+    assert cache.stats() == CacheStats(
+        size_bytes=TOKEN_BYTES + ENTRY_OVERHEAD_BYTES,
+        size_bytes_max=2 * TOKEN_BYTES,
+        hits=5,
+        misses=7,
+        evicted_bytes=TOKEN_BYTES,
+    )
     assert run.read(0, 1, 1) is None
     assert run.read(1, 9, 1 << 20) is not None
 
