@@ -120,10 +120,15 @@ def _comparisons(node: ast.Compare) -> Iterator[Change]:
             yield Change("compares otherwise", _fields(ops=ops))
 
 
+def _is_symmetric(node: ast.Call) -> bool:
+    """`min(a, b)` is `min(b, a)`, but for which of two equal ones it returns."""
+    return isinstance(node.func, ast.Name) and node.func.id in ("min", "max")
+
+
 def _calls(node: ast.Call) -> Iterator[Change]:
     if isinstance(node.func, ast.Name) and node.func.id in TWINS:
         yield Change("calls twin", _fields(func=ast.Name(TWINS[node.func.id], ast.Load())))
-    for number in range(len(node.args) - 1):
+    for number in range(0 if _is_symmetric(node) else len(node.args) - 1):
         one, other = node.args[number : number + 2]
         if isinstance(one, ast.Starred) or isinstance(other, ast.Starred):
             continue

@@ -207,7 +207,7 @@ def steps(model: Model) -> list[Callable[[], None]]:
     ]
 
 
-@pytest.mark.parametrize("seeds", [range(start, start + 6) for start in range(0, 60, 6)])
+@pytest.mark.parametrize("seeds", [range(start, start + 6) for start in range(0, 180, 6)])
 def test_the_ack_state_is_what_was_acked(seeds: range) -> None:
     for seed in seeds:
         rng = Random(seed)
