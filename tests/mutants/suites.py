@@ -68,7 +68,11 @@ SUITES: Final = (
     Suite(
         "managed_ledger",
         (f"{MAGNETAR}/managed_ledger",),
-        ("tests/unit/managed_ledger", "tests/unit/offload/test_publish_times.py"),
+        (
+            "tests/unit/managed_ledger",
+            "tests/unit/offload/test_cold_reads.py",
+            "tests/unit/offload/test_cold_search.py",
+        ),
         0.95,
     ),
     Suite("autorecovery", (f"{MAGNETAR}/autorecovery",), ("tests/unit/autorecovery",), 0.95),
