@@ -158,7 +158,6 @@ async def test_what_is_deleted_is_gone_with_its_cursors_and_memory() -> None:
     assert factory.cache.size_bytes == 0
     assert await stage.bookie.list_ledgers() == []
     assert await stage.store.list("/managed-ledgers") == []
-    assert await stage.store.list("/cursors") == []
     assert factory.opened == {}
     for attempt in (factory.delete(NAME), factory.info(NAME), factory.open(NAME, create=False)):
         with pytest.raises(NotFound):
