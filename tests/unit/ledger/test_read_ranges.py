@@ -1,6 +1,7 @@
 """What a read asks of bookies and returns: no more than was asked for, as much as fits."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -181,8 +182,6 @@ def test_copies_that_fail_after_another_has_answered_fail_for_nobody() -> None:
             copies[number].read_entries = failing(number, delay_s)  # type: ignore[method-assign]
         await reader.read(0, 0, bytes_max=1)
         await asyncio.sleep(1)
-        import gc
-
         gc.collect()
         await asyncio.sleep(0)
         assert asked == [1, 1]
@@ -226,5 +225,57 @@ def test_a_copy_that_is_certainly_not_there_does_not_blame_its_bookie() -> None:
         await disk.delete_ledger(reader.ledger_id)
         assert len(await reader.read(0, 4, bytes_max=ALL_BYTES)) == 5
         assert links.failures == []
+
+    virtual(main())
+
+
+def test_entries_of_one_ensemble_are_read_at_a_time_where_one_bookie_has_them_all() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        await write(writer, *DATA[:5])
+        links.leave(writer.bookies[0])
+        await write(writer, *DATA[5:])
+        await writer.close()
+        client, links = cluster.client()
+        reader = await client.open(writer.ledger_id, recover=False)
+        asked = watched(links)
+        assert [one.data for one in await reader.read(1, 9, bytes_max=ALL_BYTES)] == DATA[1:5]
+        assert [one.data for one in await reader.read(5, 9, bytes_max=ALL_BYTES)] == DATA[5:10]
+        assert asked == [(1, 4), (5, 9)]
+
+    virtual(main())
+
+
+def test_a_bug_is_no_bookies_failure() -> None:
+    async def main() -> None:
+        reader, links = await written((2, 2, 2))
+
+        async def bug(*_: object, **__: object) -> Any:
+            raise RuntimeError("a bug")
+
+        for link in links.links.values():
+            link.read_entries = bug  # type: ignore[method-assign]
+        with pytest.raises(RuntimeError, match="a bug"):
+            await reader.read(0, 0, bytes_max=1)
+        assert links.failures == []
+
+    virtual(main())
+
+
+def test_a_slow_copy_is_waited_for_where_the_others_have_failed() -> None:
+    async def main() -> None:
+        reader, links = await written((2, 2, 2), speculative_read_delay_s=0.1)
+        (ensemble,) = reader.metadata.ensembles
+        turn = reader.ledger_id % 2
+        slow, failing = (links.links[ensemble.bookies[n % 2]] for n in (turn, turn + 1))
+        slow.slow_s = 0.4
+
+        async def fails(*_: object, **__: object) -> Any:
+            raise BookieUnavailable("gone")
+
+        failing.read_entries = fails  # type: ignore[method-assign]
+        (entry, *_) = await reader.read(0, 0, bytes_max=1)
+        assert entry.data == DATA[0]
 
     virtual(main())

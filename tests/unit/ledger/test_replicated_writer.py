@@ -331,6 +331,24 @@ def test_a_fenced_writer_says_so_at_once_and_replaces_nobody() -> None:
     virtual(main())
 
 
+def test_a_bookie_that_fails_and_leaves_is_blamed_and_replaced_once() -> None:
+    async def main() -> None:
+        cluster = Cluster(4, quorum(3, 3, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        lost = writer.bookies[0]
+        adding = later(writer, b"b")
+        await asyncio.sleep(0)
+        links.links[lost].cut()
+        links.leave(lost)
+        assert await adding == 1
+        await asyncio.sleep(0.5)
+        assert [identity for identity, _ in links.failures] == [lost]
+        assert len((await cluster.record(writer.ledger_id)).ensembles) == 2
+
+    virtual(main())
+
+
 def test_a_bookie_that_is_not_of_the_ledger_may_leave() -> None:
     async def main() -> None:
         cluster = Cluster(4, quorum(2, 2, 2))

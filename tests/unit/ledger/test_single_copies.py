@@ -98,6 +98,17 @@ def test_closing_does_not_wait_for_ever(shape: tuple[int, int, int]) -> None:
     virtual(main())
 
 
+async def test_a_ledger_is_closed_once() -> None:
+    stage = Stage()
+    writer = await stage.client().create({})
+    await write(writer, b"a")
+    closed = await writer.close()
+    revision = await stage.store.revision()
+    stage.clock.advance(1000)
+    assert await writer.close() == closed
+    assert await stage.store.revision() == revision
+
+
 def test_closing_twice_at_once_is_closing_once() -> None:
     async def main() -> None:
         cluster = Cluster(2, quorum(2, 2, 2, add_timeout_s=1000.0))
