@@ -121,6 +121,43 @@ async def test_a_bookie_that_comes_back_is_not_forgotten_later() -> None:
     await stage.bookies.stop()
 
 
+class Closing(MemoryBookie):
+    """Notes that its connection was closed."""
+
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_the_connection_of_a_client_that_is_forgotten_or_moved_is_closed() -> None:
+    stage = Stage(MemoryStore())
+    made: list[Closing] = []
+
+    def connect(registration: BookieRegistration) -> Closing:
+        made.append(Closing(registration.bookie_id, registration.incarnation))
+        return made[-1]
+
+    settings = RegisteredSettings(keep_s=0.01)
+    bookies = RegisteredBookies(stage.store, stage.clock, settings=settings, connect=connect)
+    await stage.put("b1")
+    await bookies.start()
+    await stage.put("b1", port=2)
+    await until(lambda: len(made) == 2)
+    await until(lambda: made[0].closed)
+    assert not made[1].closed
+    assert bookies.get(IDENTITY) is made[1]
+    await stage.put("b1", port=2, disk_bytes_free=5)  # it is where it was
+    await stage.store.delete(registration_key("b1"))
+    await until(lambda: made[1].closed)
+    assert bookies.get(IDENTITY) is None
+    await stage.put("b2")
+    await until(lambda: len(made) == 3)
+    assert not made[2].closed
+    await bookies.stop()
+    assert made[2].closed
+
+
 async def test_a_bookie_that_tells_no_sizes_counts_as_empty(stage: Stage) -> None:
     await stage.put("b3", disk_bytes_total=0, disk_bytes_free=0)
     await until(lambda: len(stage.names) == 3)

@@ -182,7 +182,9 @@ def test_a_closing_writer_does_not_leave_its_change_behind() -> None:
         links.leave(before[0])
         await asyncio.sleep(0.1)
         assert not writer.at_rest
+        begun = asyncio.get_running_loop().time()
         closed = await writer.close()
+        assert asyncio.get_running_loop().time() - begun < 5  # no longer than the change takes
         assert closed.last_entry == 0
         assert swaps.at_once == 1
         assert await cluster.record(writer.ledger_id) == closed
