@@ -12,7 +12,7 @@ from magnetar.ledger.metadata import LedgerState
 from magnetar.metadata.store import MetadataUnavailable
 
 
-def answering(end: LedgerEnd | BookieError, delay_s: float):  # type: ignore[no-untyped-def]
+def answering(end: LedgerEnd | BookieError, delay_s: float):
     async def ledger_end(_ledger_id: int, *, fence: bool = False) -> LedgerEnd:
         assert not fence
         await asyncio.sleep(delay_s)
@@ -99,7 +99,7 @@ def test_a_bookie_that_refuses_a_deletion_keeps_the_record() -> None:
             raise BookieError("its disk fails")
 
         refusing = links.links[writer.bookies[1]]
-        delete, refusing.delete_ledger = refusing.delete_ledger, refuses  # type: ignore[method-assign]
+        delete, refusing.delete_ledger = refusing.delete_ledger, refuses  # type: ignore[assignment,method-assign]
         with pytest.raises(BookieError, match="its disk fails"):
             await client.delete(writer.ledger_id)
         assert await cluster.record(writer.ledger_id)
@@ -154,7 +154,7 @@ def test_writers_that_failed_are_shown_no_more_and_their_ledgers_are_ended_in_ti
         assert set(client.writers) == set(writers)
         close, running, at_once = type(writers[0])._quiesce, 0, 0
 
-        async def slowly(writer) -> None:  # type: ignore[no-untyped-def]
+        async def slowly(writer) -> None:
             nonlocal running, at_once
             running += 1
             at_once = max(at_once, running)
@@ -201,7 +201,7 @@ def test_a_bookie_that_left_while_its_ledger_was_created_is_replaced() -> None:
         client, links = cluster.client()
         transact = cluster.store.transact
 
-        async def leaving(operations):  # type: ignore[no-untyped-def]
+        async def leaving(operations):
             revision = await transact(operations)
             cluster.store.transact = transact  # type: ignore[method-assign]
             record = await cluster.record(1)

@@ -233,7 +233,7 @@ def test_a_process_that_stops_fails_what_waits_and_what_comes() -> None:
             await asyncio.sleep(1e6)
             raise AssertionError
 
-        cluster.store.transact = never  # type: ignore[method-assign]
+        cluster.store.transact = never  # type: ignore[assignment,method-assign]
         first = asyncio.ensure_future(client.create({}))
         await asyncio.sleep(1)
         second = asyncio.ensure_future(client.create({}))

@@ -22,7 +22,7 @@ def test_a_bookie_that_refuses_is_told_at_ever_rarer_looks() -> None:
             asked.append(round((loop.time() - begun) / INTERVAL_S))
             raise BookieError("no such request")
 
-        links.links[writer.bookies[0]].note_confirmed = refuses  # type: ignore[method-assign]
+        links.links[writer.bookies[0]].note_confirmed = refuses  # type: ignore[assignment,method-assign]
         await write(writer, b"x")
         await asyncio.sleep(40 * INTERVAL_S)
         assert asked == [2, 4, 8, 16]

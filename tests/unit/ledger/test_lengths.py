@@ -58,9 +58,7 @@ class Stage:
         for link in self.links.links.values():
             self.watch(link)
         settings = self.cluster.settings
-        context = LedgerContext(
-            self.cluster.store, self.links, LoopClock(), settings, Random(1)
-        )
+        context = LedgerContext(self.cluster.store, self.links, LoopClock(), settings, Random(1))
         self.lengths = Lengths(context, metadata)
 
     def watch(self, link: Link) -> None:
@@ -78,7 +76,9 @@ class Stage:
             del self.cluster.disks[f"b{slot}"].ledger(LEDGER).entries[entry_id]
 
     def begin(self, confirmed: int, **ends: LedgerEnd) -> None:
-        self.lengths.begin(confirmed, {BookieIdentity(name, "0"): end for name, end in ends.items()})
+        self.lengths.begin(
+            confirmed, {BookieIdentity(name, "0"): end for name, end in ends.items()}
+        )
 
 
 def end(last_entry: int, length_bytes: int) -> LedgerEnd:
@@ -269,7 +269,7 @@ def test_a_bookie_that_does_not_get_on_is_not_asked_for_ever() -> None:
             asked += count_max > 0
             return EntryProofs([], first)
 
-        stage.links.links[ID[0]].prove_entries = stuck  # type: ignore[method-assign]
+        stage.links.links[ID[0]].prove_entries = stuck  # type: ignore[assignment,method-assign]
         stage.begin(9)
         assert await stage.lengths.until(9) == sum(SIZES)
         assert asked == 1

@@ -196,6 +196,8 @@ def test_a_member_whose_rack_nobody_knows_counts_for_no_rack() -> None:
 
 def test_the_search_for_a_spread_that_cannot_be_is_bounded() -> None:
     """Of forty in a ring each three would need two racks: twelve on the second are two too few."""
-    bookies = [info(f"a{n}", "/r/1") for n in range(28)] + [info(f"b{n}", "/r/2") for n in range(12)]
+    bookies = [info(f"a{n}", "/r/1") for n in range(28)] + [
+        info(f"b{n}", "/r/2") for n in range(12)
+    ]
     for seed in range(3):
         assert len(set(choose_ensemble(bookies, 40, 3, 2, Random(seed)))) == 40

@@ -38,9 +38,7 @@ def watched(links: Links) -> list[tuple[int, int]]:
     asked: list[tuple[int, int]] = []
     for link in links.links.values():
 
-        async def read(  # type: ignore[no-untyped-def]
-            ledger_id, first, last, *, bytes_max, fence=False, read=link.read_entries
-        ):
+        async def read(ledger_id, first, last, *, bytes_max, fence=False, read=link.read_entries):
             assert not fence
             asked.append((first, last))
             return await read(ledger_id, first, last, bytes_max=bytes_max)

@@ -161,12 +161,12 @@ def test_the_bookie_that_has_most_is_copied_from() -> None:
         for one in links.links.values():
             add = one.add_entries
 
-            def noted(ledger_id, ids, entries, *, name=one.identity.bookie_id, add=add, **more):  # type: ignore[no-untyped-def]
+            def noted(ledger_id, ids, entries, *, name=one.identity.bookie_id, add=add, **more):
                 asked.setdefault(name, []).extend(ids)
                 assert more["recovery"]
                 add(ledger_id, ids, entries, **more)
 
-            one.add_entries = noted  # type: ignore[method-assign]
+            one.add_entries = noted  # type: ignore[assignment,method-assign]
         reader = await client.open(writer.ledger_id, recover=True)
         assert (reader.last_entry, reader.length_bytes) == (2, 3)
         first, second, third = (one.bookie_id for one in writer.bookies)

@@ -18,7 +18,7 @@ class Sending(Disk):
         self.sent: list[tuple[range, list[bytes], int]] = []
         self.answers: list[OnAdded] = []
 
-    def add_entries(  # type: ignore[no-untyped-def]
+    def add_entries(
         self, ledger_id, entry_ids, entries, *, last_add_confirmed, on_added, recovery=False
     ) -> None:
         assert ledger_id == 7

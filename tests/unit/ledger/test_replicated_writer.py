@@ -137,10 +137,11 @@ def test_bytes_that_wait_for_the_record_are_bounded_too() -> None:
         for _ in range(10):
             await write(writer, b"x" * 100)
         assert writer.error is None
-        with pytest.raises(PersistenceError, match="could not be recorded in time"):
-            for _ in range(5):  # the slowest is done without first
-                await write(writer, b"x")
-                await asyncio.sleep(0.1)
+        for _ in range(5):  # the slowest is done without first
+            writer.append([b"x"], lambda _first, _error: None)
+            await asyncio.sleep(0.1)
+        assert isinstance(writer.error, PersistenceError)
+        assert "could not be recorded in time" in str(writer.error)
         assert client.late_bytes == 0
 
     virtual(main())
@@ -208,10 +209,10 @@ def test_a_bookie_that_failed_is_avoided_for_the_named_time() -> None:
         links.links[failed].refuse(1)
         await write(writer, b"a")
         await asyncio.sleep(0.5)
-        begun = asyncio.get_running_loop().time()
-        while writer.degraded:
-            await asyncio.sleep(0.05)  # virtual
-        assert asyncio.get_running_loop().time() - begun == pytest.approx(19.5, abs=0.5)
+        await asyncio.sleep(18.5)
+        assert writer.degraded
+        await asyncio.sleep(2)
+        assert not writer.degraded
         assert set(writer.bookies) == set(links.links)
 
     virtual(main())
@@ -374,11 +375,11 @@ def test_every_add_tells_how_far_the_ledger_was_confirmed() -> None:
         for one in links.links.values():
             add = one.add_entries
 
-            def noted(ledger_id, ids, entries, *, last_add_confirmed, add=add, **more) -> None:  # type: ignore[no-untyped-def]
+            def noted(ledger_id, ids, entries, *, last_add_confirmed, add=add, **more) -> None:
                 told.append((ids[0], last_add_confirmed))
                 add(ledger_id, ids, entries, last_add_confirmed=last_add_confirmed, **more)
 
-            one.add_entries = noted  # type: ignore[method-assign]
+            one.add_entries = noted  # type: ignore[assignment,method-assign]
         for _ in range(4):
             await write(writer, b"a", b"b", b"c")
         firsts = sorted(set(told))

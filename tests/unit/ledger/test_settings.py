@@ -1,6 +1,7 @@
 """What a ledger's settings accept, to the very boundary."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -32,10 +33,12 @@ def test_counts_begin_with_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", TIMES)
 def test_times_are_above_zero(name: str) -> None:
-    assert getattr(LedgerSettings(**{name: 0.001}), name) == 0.001
+    accepted: Any = {name: 0.001}
+    assert getattr(LedgerSettings(**accepted), name) == 0.001
     for refused in (0.0, -1.0, float("nan")):
+        values: Any = {name: refused}
         with pytest.raises(ValueError, match=f"{name} must be above 0"):
-            LedgerSettings(**{name: refused})
+            LedgerSettings(**values)
 
 
 def test_a_standalone_has_one_copy() -> None:

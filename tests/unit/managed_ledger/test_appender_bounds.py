@@ -173,13 +173,13 @@ async def test_a_topic_queues_up_to_its_bound_of_bytes() -> None:
 async def test_what_was_queued_and_sent_is_not_counted_any_more() -> None:
     stage = Stage()
     ledger = await opened(stage, ManagedLedgerSettings(pending_bytes_max=10))
-    for number in range(4):
+    for _ in range(4):
         appends = Appends()
         ledger.append([b"x" * 10], appends)
         ((_, first, error),) = await appends.wait(1)
         assert (first, error) == (0, None)
         await ledger.roll_over()
-    assert len(ledger.ledgers) == number + 1
+    assert len(ledger.ledgers) == 4
 
 
 async def test_a_listener_that_was_removed_hears_no_more() -> None:
@@ -245,7 +245,7 @@ def test_without_a_ledger_in_time_everything_that_waits_fails_and_says_so() -> N
             await asyncio.sleep(1e6)
             raise MetadataUnavailable("never")
 
-        stage.store.transact = never  # type: ignore[method-assign]
+        stage.store.transact = never  # type: ignore[assignment,method-assign]
         appends = Appends()
         begun = asyncio.get_running_loop().time()
         for _ in range(2):

@@ -1,6 +1,7 @@
 """The cursor's records at their bounds: parts, windows, and what is no record."""
 
 import struct
+from itertools import pairwise
 
 import google_crc32c
 import pytest
@@ -59,8 +60,8 @@ def test_parts_and_windows_come_back_whole_and_stay_in_their_bounds(
     empty = len(encode_delta(5, MARK, {}, {}))
     for size, items in sizes:
         assert size - empty <= part_bytes or items == 1
-    for size, following in zip(sizes, sizes[1:], strict=False):
-        assert size[0] + following[0] - 2 * empty > part_bytes  # no part more than needed
+    for one, following in pairwise(sizes):
+        assert one[0] + following[0] - 2 * empty > part_bytes  # no part more than needed
 
 
 def sets_in(part: bytes) -> int:

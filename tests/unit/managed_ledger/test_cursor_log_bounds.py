@@ -206,7 +206,7 @@ def test_a_ledger_that_cannot_be_deleted_is_tried_so_often_and_left_to_the_next(
             tried += gone == first
             raise BookieError("its disk fails")
 
-        stage.bookie.delete_ledger = refuses  # type: ignore[method-assign]
+        stage.bookie.delete_ledger = refuses  # type: ignore[assignment,method-assign]
         stage.bookie.refuse = lambda one, _ids: one == first
         cursor.ack(ledger_id, 5)
         await cursor.flush()

@@ -23,7 +23,7 @@ class Records:
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]:
         self.asked.append((first, last))
-        found, size = [], 0
+        found, size = list[StoredEntry](), 0
         for entry_id in range(first, min(last, self.last_entry) + 1):
             size += len(self.records[entry_id])
             if found and size > bytes_max:

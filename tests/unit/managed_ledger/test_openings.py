@@ -94,7 +94,7 @@ async def test_a_record_that_others_create_and_delete_is_given_up_in_the_end(tim
                 await stage.store.delete(key)
         return await put(key, value, **more)
 
-    stage.store.put = contended  # type: ignore[assignment,method-assign]
+    stage.store.put = contended  # type: ignore[method-assign]
     if times < ATTEMPTS_MAX:
         assert (await stage.factory().open(NAME)).entries_total == 0
     else:

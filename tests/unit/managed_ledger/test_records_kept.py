@@ -87,7 +87,7 @@ async def test_a_retired_ledger_is_deleted_once_however_often_it_is_asked_for() 
         await turns(20)
         await delete(gone)
 
-    stage.bookie.delete_ledger = slowly  # type: ignore[method-assign]
+    stage.bookie.delete_ledger = slowly  # type: ignore[assignment,method-assign]
     truncating = asyncio.ensure_future(ledger.truncate())
     for _ in range(30):
         ledger._list.delete_retired_soon()
@@ -112,7 +112,7 @@ async def test_a_ledger_that_cannot_be_deleted_stays_on_record_and_the_others_go
             raise BookieError("its disk fails")
         await delete(gone)
 
-    stage.bookie.delete_ledger = refuses  # type: ignore[method-assign]
+    stage.bookie.delete_ledger = refuses  # type: ignore[assignment,method-assign]
     await ledger.truncate()
     await turns(60)
     assert ledger._list.record.deleting == (ids[1],)

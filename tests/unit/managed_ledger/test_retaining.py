@@ -153,7 +153,7 @@ async def test_a_cursor_that_cannot_be_read_holds_everything_back(
     await ledger.close()
     read = stage.bookie.read_entries
 
-    async def fails(ledger_id: int, first: int, last: int, **more):  # type: ignore[no-untyped-def]
+    async def fails(ledger_id: int, first: int, last: int, **more):
         if ledger_id == harmed:
             raise EntryCorrupt("CRC", "log", 7)
         return await read(ledger_id, first, last, **more)
@@ -297,7 +297,7 @@ async def test_reads_count_as_hits_or_misses_and_readers_are_few() -> None:
     opened: list[int] = []
     client_open = ledger._context.ledgers.open
 
-    async def counted(ledger_id: int, *, recover: bool):  # type: ignore[no-untyped-def]
+    async def counted(ledger_id: int, *, recover: bool):
         opened.append(ledger_id)
         assert not recover
         return await client_open(ledger_id, recover=recover)
@@ -338,7 +338,7 @@ async def test_a_ledger_that_is_trimmed_while_it_is_read_is_skipped() -> None:
     ids = await rolled(ledger, 1)
     client_open = ledger._context.ledgers.open
 
-    async def trimmed(ledger_id: int, *, recover: bool):  # type: ignore[no-untyped-def]
+    async def trimmed(ledger_id: int, *, recover: bool):
         await ledger.trim()
         await turns(60)
         return await client_open(ledger_id, recover=recover)

@@ -1,4 +1,4 @@
-"""The right of one instance to write: how often it tries, what it makes of lost answers, its end."""
+"""The right of one instance to write: how often it tries, what it makes of lost answers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -222,7 +222,7 @@ async def test_a_tenure_that_ends_meanwhile_tries_no_more(end_at: str) -> None:
         rig.tenure.end(error)
         await back_off(attempt)
 
-    async def noted(key: str):  # type: ignore[no-untyped-def]
+    async def noted(key: str):
         asked.append(key)
         if end_at == "finding out":
             raise MetadataUnavailable("away")
@@ -249,7 +249,7 @@ async def test_finding_out_is_tried_so_often() -> None:
     await rig.store.put(KEY, b"a")
     get, left = rig.store.get, WRITE_ATTEMPTS_MAX - 1
 
-    async def away(key: str):  # type: ignore[no-untyped-def]
+    async def away(key: str):
         nonlocal left
         left -= 1
         if left >= 0:
@@ -274,7 +274,7 @@ async def test_a_lost_creation_that_landed_is_a_ledger_to_retire() -> None:
     create = rig.context.ledgers.create
     lost = True
 
-    async def loses(*args: object, **more: object):  # type: ignore[no-untyped-def]
+    async def loses(*args: object, **more: object):
         nonlocal lost
         writer = await create(*args, **more)  # type: ignore[arg-type]
         if lost:
@@ -342,7 +342,7 @@ async def test_a_tenure_holds_while_it_has_the_claim_that_it_began_with() -> Non
 @pytest.mark.parametrize(
     ("change", "confirmed"),
     [
-        (lambda rig: turns(1), True),
+        (lambda _rig: turns(1), True),
         (lambda rig: rig.owner.split(), True),
         (lambda rig: rig.store.put(CLAIM, b"theirs"), False),
         (lambda rig: rig.store.delete(CLAIM), False),
@@ -372,7 +372,7 @@ async def test_a_tenure_that_ends_while_the_guard_waits_writes_nothing() -> None
     rig = await Rig().begin()
     guard = rig.owner.guard
 
-    async def waits(name: str):  # type: ignore[no-untyped-def]
+    async def waits(name: str):
         rig.tenure.end(ManagedLedgerClosed("closed"))
         return await guard(name)
 

@@ -16,9 +16,7 @@ def log(*ledgers: tuple[int, int], newest: int = 0) -> LedgerIndex:
     index = LedgerIndex()
     for number, (entries, closed_ms) in enumerate(ledgers):
         index.add(
-            LedgerInfo(
-                number + 1, 1, entries=entries, size_bytes=10 * entries, closed_ms=closed_ms
-            )
+            LedgerInfo(number + 1, 1, entries=entries, size_bytes=10 * entries, closed_ms=closed_ms)
         )
     index.add(LedgerInfo(len(ledgers) + 1, 1, entries=newest, size_bytes=10 * newest))
     return index
