@@ -1,6 +1,7 @@
 """A change of an ensemble that no record has yet: who counts, and what the closing record says."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.unit.ledger.appending import appended, later, quorum
@@ -185,7 +186,7 @@ def test_bookies_that_stay_are_not_sent_what_they_have() -> None:
         for link in links.links.values():
             add = link.add_entries
 
-            def noted(ledger_id, ids, entries, *, name=link.identity.bookie_id, add=add, **more):  # type: ignore[no-untyped-def]
+            def noted(ledger_id, ids, entries, *, name=link.identity.bookie_id, add=add, **more):
                 sent.extend((name, entry_id) for entry_id in ids)
                 add(ledger_id, ids, entries, **more)
 
@@ -212,11 +213,12 @@ def test_an_add_that_fails_is_answered_with_the_first_error_and_in_order() -> No
         for link in links.links.values():
             link.hold()
         seen: list[tuple[int, MagnetarError | None]] = []
+
+        def answered(number: int, _first: int, error: MagnetarError | None) -> None:
+            seen.append((number, error))
+
         for number in range(3):
-            writer.append(
-                [b"x"],
-                lambda first, error, number=number: seen.append((number, error)),  # type: ignore[misc]
-            )
+            writer.append([b"x"], partial(answered, number))
         first, second = BookieError("first"), BookieError("second")
         writer.fail(first)
         writer.fail(second)
