@@ -10,6 +10,7 @@ from tests.unit.managed_ledger.cursor_stage import cursor_ledgers, start
 from magnetar.bookie.api import LedgerFenced
 from magnetar.core.errors import Conflict, MagnetarError, NotFound, PersistenceError
 from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.managed_ledger.cache import ENTRY_OVERHEAD_BYTES
 from magnetar.managed_ledger.cursor import FLUSH_TIMEOUT_S, RANGES_SHOWN_MAX, mark_delete_before
 from magnetar.managed_ledger.cursor_log import SMALL_BATCHES_MAX
 from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
@@ -88,6 +89,38 @@ async def test_entries_are_cached_while_there_is_a_cursor() -> None:
     ledger.forget_cursor(reader)
     _, first = await publish(ledger, b"unread")
     assert ledger.read_cached(Position(ledger_id, first), 1, 99) is None
+
+
+async def test_a_run_that_has_a_gap_begins_anew_and_the_old_one_takes_no_memory() -> None:
+    stage = Stage()
+    factory, ledger, _, _ = await start(stage)
+    await ledger.delete_cursor("sub")
+    await publish(ledger, b"not cached")
+    ledger.new_non_durable_cursor("reader", LATEST)
+    ledger_id, first = await publish(ledger, b"cached")
+    assert factory.cache.size_bytes == len(b"cached") + ENTRY_OVERHEAD_BYTES
+    assert ledger.read_cached(Position(ledger_id, first - 1), 9, 99) is None
+    assert ledger.read_cached(Position(ledger_id, 0), 9, 99) is None
+
+
+def test_a_cursor_that_resumes_writes_what_it_has_to_by_itself() -> None:
+    async def main() -> None:
+        stage = Stage()
+        _, _, cursor, ledger_id = await start(stage)
+        cursor.ack(ledger_id, 3)
+        await cursor.flush()
+        error, another = CursorClosed("to be deleted"), CursorClosed("another end")
+        cursor.abandon(error)
+        cursor.ack(ledger_id, 5)
+        await asyncio.sleep(10)
+        cursor.resume(another)  # not what it ended with
+        assert cursor.state == "Closed"
+        cursor.resume(error)
+        assert cursor.state == "Open"
+        await asyncio.sleep(2)
+        assert (await stage.factory().open(NAME)).cursors["sub"].is_acked(ledger_id, 5)
+
+    virtual(main())
 
 
 async def test_the_last_slow_cursors_deletion_frees_what_it_held() -> None:

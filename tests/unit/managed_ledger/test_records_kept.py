@@ -8,6 +8,7 @@ from tests.unit.ledger.stage import NAME, Stage, publish, turns
 from tests.unit.managed_ledger.cursor_stage import start
 
 from magnetar.bookie.api import BookieError
+from magnetar.compaction.records import request_key as compaction_request_key
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import NamespaceName
@@ -29,6 +30,7 @@ from magnetar.managed_ledger.record import (
     managed_ledger_key,
 )
 from magnetar.metadata.store import BadRevision, Check, Record
+from magnetar.offload.records import request_key
 
 
 async def recorded(stage: Stage) -> ManagedLedgerRecord:
@@ -166,6 +168,22 @@ async def test_what_is_deleted_is_gone_with_its_cursors_and_memory() -> None:
         await publish(ledger, b"x")
 
 
+@pytest.mark.parametrize("trimmed", [False, True])
+async def test_what_was_asked_for_a_topic_is_deleted_with_it(trimmed: bool) -> None:
+    stage = Stage()
+    factory, ledger, _, _ = await start(stage)
+    if trimmed:
+        await ledger.truncate()
+        await turns(60)
+        assert ledger.ledgers == []
+    wanted = [compaction_request_key(NAME), *([] if trimmed else [request_key(NAME)])]
+    for key in wanted:
+        await stage.store.put(key, b"{}")
+    await factory.delete(NAME)
+    for key in wanted:
+        assert await stage.store.get(key) is None
+
+
 async def test_closing_frees_what_was_cached() -> None:
     stage = Stage()
     factory, ledger, _, ledger_id = await start(stage)
@@ -221,6 +239,7 @@ async def test_an_outline_says_what_records_say() -> None:
     assert shown.cursors["sub"].backlog == 4
     assert shown.cursors["sub"].durable
     assert shown.created_ms == ledger.created_ms
+    await ledger.open_cursor("other")
     second, _ = await publish(ledger, b"x")
     await publish(ledger, b"y")
     shown = await stage.factory().outline(NAME)
@@ -233,6 +252,7 @@ async def test_an_outline_says_what_records_say() -> None:
     shown = await stage.factory().outline(NAME)
     assert shown.exact is False  # the cursor has a ledger of its own
     assert shown.index.entries == 6
+    assert set(shown.cursors) == {"other", "sub"}
     await stage.bookie.delete_ledger(second)
     assert factory.opened == {}
 
