@@ -9,6 +9,7 @@ from tests.unit.ledger.cluster import virtual
 from tests.unit.ledger.stage import NAME, Stage, publish, turns
 from tests.unit.managed_ledger.cursor_stage import start
 
+from magnetar.bookie.api import BookieError
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.context import PERSIST_INTERVAL_S, PersistTimer
@@ -120,6 +121,44 @@ async def test_a_cursor_beyond_the_log_is_put_at_its_end() -> None:
         assert again.cursors["sub"].backlog == 0
         await again.close()
     assert ledger.state == "Closed"
+
+
+async def test_what_a_crash_left_to_be_deleted_is_deleted_by_the_next_opening() -> None:
+    stage = Stage()
+    factory, ledger, _, ledger_id = await start(stage)
+    await ledger.roll_over()
+    stage.bookie.delete_ledger, delete = refuses, stage.bookie.delete_ledger  # type: ignore[assignment,method-assign]
+    await ledger.truncate()
+    await turns(60)
+    await factory.abandon()
+    assert await stage.bookie.list_ledgers() == [ledger_id]
+    stage.bookie.delete_ledger = delete  # type: ignore[method-assign]
+    again = await stage.factory().open(NAME)
+    await turns(60)
+    assert await stage.bookie.list_ledgers() == []
+    assert again.ledgers == []
+    await again.set_properties({})
+    stored = await stage.store.get(KEY)
+    assert stored is not None
+    assert decode_managed_ledger(KEY, stored.value).deleting == ()
+
+
+async def refuses(_ledger_id: int) -> None:
+    raise BookieError("its disk fails")
+
+
+async def test_an_opening_looks_for_nothing_to_trim_before_it_knows_retention() -> None:
+    stage = Stage()
+    factory, ledger, cursor, ledger_id = await start(stage)
+    await ledger.roll_over()
+    cursor.ack_cumulative((ledger_id, 19))
+    await factory.close()
+    again = await stage.factory().open(NAME)
+    await turns(60)
+    assert again.entries_total == 20
+    again.set_retention(0, 0)
+    await turns(60)
+    assert again.entries_total == 0
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9, 10])
