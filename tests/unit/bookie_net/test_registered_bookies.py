@@ -118,6 +118,8 @@ async def test_a_bookie_that_comes_back_is_not_forgotten_later() -> None:
     await until(lambda: stage.names == ["b1"])
     await asyncio.sleep(0.1)
     assert stage.bookies.get(IDENTITY) is before
+    await stage.store.delete(registration_key("b1"))  # and leaves again
+    await until(lambda: stage.bookies.get(IDENTITY) is None)
     await stage.bookies.stop()
 
 
