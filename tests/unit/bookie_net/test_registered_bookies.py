@@ -292,6 +292,9 @@ async def test_refusals_are_no_failures(stage: Stage, kind: type[BookieError]) -
 async def test_a_bookie_that_was_started_anew_is_taken_back(stage: Stage) -> None:
     fail(stage, BookieUnavailable("gone"), 5, 2.0)
     assert shunned(stage)
+    await stage.put("b1", disk_bytes_total=10, disk_bytes_free=5)  # it only says how it is
+    await until(lambda: stage.bookies.living()[0].disk_free_ratio == 0.5)
+    assert shunned(stage)
     await stage.put("b1", started_ms=5)
     await until(lambda: not shunned(stage))
 

@@ -158,6 +158,13 @@ def test_a_full_disk_is_drawn_where_there_is_no_other() -> None:
     assert len(choose_ensemble(bookies, 2, 2, 2, rng)) == 2
 
 
+def test_a_disk_that_is_emptier_is_drawn_more_often() -> None:
+    bookies = [info("full", disk_free_ratio=0.1), info("empty", disk_free_ratio=1.0)]
+    rng = Random(3)
+    counts = Counter(choose_ensemble(bookies, 1, 1, 1, rng)[0].bookie_id for _ in range(100))
+    assert counts["empty"] > 5 * counts["full"] > 0
+
+
 def test_where_racks_cannot_be_spread_they_alternate_and_the_search_ends() -> None:
     bookies = [info(f"b{n:02}", "/r/1") for n in range(12)] + [info("z", "/r/2")]
     for seed in range(10):

@@ -59,13 +59,14 @@ def test_what_is_appended_before_the_record_says_so_waits_for_both_ensembles(cou
 @pytest.mark.parametrize("landed", [0, 1])
 def test_the_closing_record_has_what_was_not_recorded_before(landed: int) -> None:
     async def main() -> None:
-        cluster = Cluster(4, quorum(3, 3, 2, metadata_timeout_s=60.0))
+        cluster = Cluster(4, quorum(3, 3, 2, metadata_timeout_s=1.0))
         writer, links = await changing(cluster)
         cluster.store.outcome = landed
         for number in range(3):
             assert await write(writer, b"x") == 2 + number
         await asyncio.sleep(0.1)
         writer.fail(BookieError("its owner gives up"))
+        await asyncio.sleep(5)  # the change ends without an answer
         cluster.store.trouble = 0.0
         closed = await writer.close()
         assert closed.last_entry == 4
