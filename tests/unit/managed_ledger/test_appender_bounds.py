@@ -320,3 +320,25 @@ async def test_a_ledger_that_another_owner_fenced_ends_the_instance_at_once() ->
     assert ledger.fenced
     assert isinstance(ledger.tenure.error, ManagedLedgerFenced)
     assert not isinstance(ledger.tenure.error, LedgerFenced)
+
+
+async def test_the_first_end_of_an_instance_stays() -> None:
+    stage = Stage()
+    ledger = await opened(stage)
+    await publish(ledger, b"x")
+    told: list[str] = []
+    ledger.when_fenced(lambda: told.append("fenced"))
+    first = ManagedLedgerFenced("first")
+    for error in (first, ManagedLedgerFenced("second")):
+        ledger.cursor_fenced(error)
+    assert told == ["fenced"]
+    assert ledger.tenure.error is first
+    appends = Appends()
+    ledger.append([b"y"], appends)
+    ((_, _, said),) = await appends.wait(1)
+    assert said is first
+    closed = await opened(Stage())
+    await closed.close()
+    closed.when_fenced(lambda: told.append("fenced"))
+    closed.cursor_fenced(first)
+    assert (closed.state, told) == ("Closed", ["fenced"])

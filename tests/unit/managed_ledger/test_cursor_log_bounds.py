@@ -19,7 +19,7 @@ from magnetar.managed_ledger.cursor_codec_v1 import decode as decode_record
 from magnetar.managed_ledger.cursor_log import DELETE_ATTEMPTS_MAX, WRITE_TIMEOUT_S, CursorLog
 from magnetar.managed_ledger.errors import CursorClosed, CursorCorrupt, ManagedLedgerFenced
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, decode_cursor
-from magnetar.metadata.store import MetadataUnavailable
+from magnetar.metadata.store import MetadataUnavailable, Record
 
 __all__ = ["quickly"]
 
@@ -175,6 +175,24 @@ async def test_a_switch_is_recorded_with_its_time_mark_and_what_it_retires() -> 
     assert await cursor_ledgers(stage, ledger) == [second]
     await cursor.set_properties({})
     assert (await recorded(stage)).deleting == ()
+
+
+async def test_writes_that_are_answered_read_no_record() -> None:
+    stage = Stage()
+    _, ledger, cursor, ledger_id = await start(stage)
+    get, asked = stage.store.get, list[str]()
+
+    async def noted(key: str) -> Record | None:
+        asked.append(key)
+        return await get(key)
+
+    stage.store.get = noted  # type: ignore[method-assign]
+    await cursor.set_properties({"a": "1"})
+    cursor.ack(ledger_id, 3)
+    await cursor.flush()
+    await ledger.set_properties({"a": "1"})
+    await ledger.delete_cursor("sub")
+    assert not [key for key in asked if key.startswith("/managed-ledgers")]
 
 
 async def test_a_mark_alone_is_closed_into_the_record() -> None:
