@@ -285,3 +285,19 @@ def test_what_was_stored_counts_as_far_as_its_entries_still_exist() -> None:
     state.ack(5, 0)
     assert state.mark_delete == (5, 2)
     assert (state.holes_count, state.batches) == (0, {(9, 1): 2})
+
+
+def test_after_a_seek_to_a_shorter_ledger_its_own_end_counts() -> None:
+    index = LedgerIndex()
+    for ledger_id, count in ((3, 4), (5, 12)):
+        index.add(LedgerInfo(ledger_id, 1, entries=count, closed_ms=1))
+    for cumulative in (False, True):
+        state = AckState(index, Position(5, -1), tracked=False)
+        state.ack(5, 0)
+        state._reset(Position(3, -1))
+        for entry_id in range(6):
+            if cumulative:
+                state.ack_cumulative((3, entry_id))
+            else:
+                state.ack(3, entry_id)
+        assert state.mark_delete == (3, 3)

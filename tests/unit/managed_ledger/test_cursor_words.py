@@ -91,6 +91,18 @@ async def test_entries_are_cached_while_there_is_a_cursor() -> None:
     assert ledger.read_cached(Position(ledger_id, first), 1, 99) is None
 
 
+async def test_what_is_cached_is_read_by_count_and_by_bytes() -> None:
+    stage = Stage()
+    _, ledger, _, first = await start(stage, entries=1)
+    await ledger.roll_over()
+    second, _ = await publish(ledger, *[b"x" * 10] * 5)
+    for start_at in (Position(second, 0), Position(first, 1)):  # the end of one is the next's head
+        for count, size, expected in ((2, 99, 2), (9, 30, 3), (9, 29, 2), (9, 1, 1), (9, 99, 5)):
+            found = ledger.read_cached(start_at, count, size)
+            assert found is not None
+            assert [one.position for one in found] == [(second, n) for n in range(expected)]
+
+
 async def test_a_run_that_has_a_gap_begins_anew_and_the_old_one_takes_no_memory() -> None:
     stage = Stage()
     factory, ledger, _, _ = await start(stage)
