@@ -157,8 +157,8 @@ def test_an_entry_before_the_ledger_is_none_of_its() -> None:
 
 
 def test_an_ensemble_ends_where_the_next_begins_or_the_ledger_ends() -> None:
-    metadata = ledger(0, 10)
-    assert [last_of(metadata, index) for index in (0, 1)] == [9, UNENDED]
+    metadata = ledger(0, 10, 25)
+    assert [last_of(metadata, index) for index in (0, 1, 2)] == [9, 24, UNENDED]
     closed = ledger(0, 10, state=LedgerState.CLOSED, last_entry=13)
     assert [last_of(closed, index) for index in (0, 1)] == [9, 13]
     recovering = ledger(0, state=LedgerState.IN_RECOVERY, last_entry=3)
