@@ -226,6 +226,18 @@ async def test_what_is_declared_or_created_needs_its_checks() -> None:
     assert (await factory.open(NAME, create=False)).entries_total == 0
 
 
+async def test_a_deletion_needs_its_checks() -> None:
+    stage = Stage()
+    revision = await stage.store.put("/namespace", b"")
+    factory, _, _, ledger_id = await start(stage)
+    with pytest.raises(BadRevision, match="/namespace"):
+        await factory.delete(NAME, [Check("/namespace", revision + 1)])
+    assert ledger_id in await stage.bookie.list_ledgers()
+    assert (await factory.open(NAME, create=False)).entries_total == 20
+    await factory.delete(NAME, [Check("/namespace", revision)])
+    assert await stage.bookie.list_ledgers() == []
+
+
 async def test_an_outline_says_what_records_say() -> None:
     stage = Stage()
     factory, ledger, cursor, ledger_id = await start(stage, entries=4)
