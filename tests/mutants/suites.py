@@ -84,13 +84,17 @@ SUITES: Final = (
     Suite(
         "ledger",
         (f"{MAGNETAR}/ledger",),
-        ("tests/unit/ledger", "tests/unit/autorecovery"),
+        ("tests/unit/ledger", "tests/unit/bookie_net/test_registered_bookies.py"),
         0.95,
     ),
     Suite(
         "managed_ledger",
         (f"{MAGNETAR}/managed_ledger",),
-        ("tests/unit/managed_ledger", "tests/unit/lifecycle", "tests/unit/offload"),
+        (
+            "tests/unit/managed_ledger",
+            "tests/unit/offload/test_cold_reads.py",
+            "tests/unit/offload/test_cold_search.py",
+        ),
         0.95,
     ),
     Suite("autorecovery", (f"{MAGNETAR}/autorecovery",), ("tests/unit/autorecovery",), 0.95),

@@ -68,6 +68,10 @@ def test_texts_for_people_are_left_alone(mutants: list[Mutation]) -> None:
     assert not [each for each in mutants if "Adds an item" in each.before]
 
 
+def test_a_change_that_changes_nothing_is_no_mistake(mutants: list[Mutation]) -> None:
+    assert not [each for each in mutants if each.after == "min(LIMIT, item)"]
+
+
 def test_each_mutant_compiles_to_other_code_than_the_original(mutants: list[Mutation]) -> None:
     original = compile(SOURCE, "queue.py", "exec")
     for mutant in mutants:

@@ -77,6 +77,7 @@ class LedgerClient:
         self._writers: WeakSet[LedgerWriter] = WeakSet()
         self._growing: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._listening = True
         bookies.add_listener(self._bookie_lost)
 
     @property
@@ -188,7 +189,9 @@ class LedgerClient:
 
     async def close(self) -> None:
         """Ends what goes on in the background. Idempotent."""
-        self._context.bookies.remove_listener(self._bookie_lost)
+        if self._listening:
+            self._listening = False
+            self._context.bookies.remove_listener(self._bookie_lost)
         if self._growing is not None:
             self._growing.cancel()
         self._context.explicit_lac.close()

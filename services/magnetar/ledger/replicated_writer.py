@@ -26,7 +26,6 @@ from magnetar.bookie.api import (
 )
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.log import get_logger
-from magnetar.ledger.asking import blames_bookie
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata
@@ -262,8 +261,7 @@ class ReplicatedWriter(LedgerWriter):
             return
         replica.stop(error)
         self.dead |= replica.bit
-        if blames_bookie(error):
-            self._context.bookies.failed(replica.identity, error)
+        self._context.bookies.failed(replica.identity, error)
         self._change.avoid(replica.identity, str(error))
         self._change.start()
 

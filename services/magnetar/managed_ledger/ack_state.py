@@ -11,7 +11,8 @@ never written) change nothing: ids come from clients and are believed only withi
 
 `fresh` collects what was acked beyond mark-delete since the last call of `take_fresh`, so that a
 log of the state costs what changed, not what there is. In-order acks cost one comparison of each
-kind and an assignment; `_limit` is a lower bound of the last entry of mark-delete's ledger.
+kind and an assignment; `_limit` is a lower bound of the last entry of mark-delete's ledger. An ack
+at `_limit` takes the longer way: it may be of the last entry, with which the ledger is consumed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -114,7 +115,7 @@ class AckState:
         if (
             entry_id == self._md_entry + 1
             and ledger_id == self._md_ledger
-            and entry_id <= self._limit
+            and entry_id < self._limit
             and not self._holes
             and not self._batches
         ):
@@ -173,7 +174,7 @@ class AckState:
         ledger_id, entry_id = position
         if (
             ledger_id == self._md_ledger
-            and self._md_entry < entry_id <= self._limit
+            and self._md_entry < entry_id < self._limit
             and not self._holes
             and not self._batches
         ):

@@ -79,7 +79,6 @@ async def _opened(
         some = cursors[start : start + CURSORS_LOADED_AT_ONCE_MAX]
         await asyncio.gather(*map(managed_ledger.load_cursor, some))
     ledger_list.delete_retired_soon()
-    managed_ledger.trim_soon()
     return managed_ledger
 
 

@@ -28,7 +28,7 @@ from magnetar.bookie.registration import (
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.registered_bookies import RegisteredBookies, RegisteredSettings
 from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.store import Compacted, Watch
+from magnetar.metadata.store import Compacted, Record, Watch
 
 
 class Hands(SystemClock):
@@ -97,6 +97,73 @@ async def test_what_stands_beside_the_registrations_is_no_bookie(stage: Stage) -
     assert stage.names == ["b1", "b2"]
     await stage.store.delete(draining_key("b1"))
     await until(lambda: not stage.bookies.living()[0].draining)
+
+
+async def test_a_registration_that_cannot_be_read_disturbs_nobody(stage: Stage) -> None:
+    """The follower lists everything again where a change raises."""
+    key = registration_key("b8")
+    stage.bookies._changed(key, Record(key, b"no registration", 7))
+    assert stage.names == ["b1", "b2"]
+    assert not stage.lost
+
+
+async def test_a_bookie_that_comes_back_is_not_forgotten_later() -> None:
+    stage = Stage(MemoryStore(), keep_s=0.05)
+    await stage.put("b1")
+    await stage.bookies.start()
+    before = stage.bookies.get(IDENTITY)
+    await stage.store.delete(registration_key("b1"))
+    await until(lambda: stage.names == [])
+    await stage.put("b1")
+    await until(lambda: stage.names == ["b1"])
+    await asyncio.sleep(0.1)
+    assert stage.bookies.get(IDENTITY) is before
+    await stage.store.delete(registration_key("b1"))  # and leaves again
+    await until(lambda: stage.bookies.get(IDENTITY) is None)
+    await stage.bookies.stop()
+
+
+class Closing(MemoryBookie):
+    """Notes that its connection was closed."""
+
+    closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_the_connection_of_a_client_that_is_forgotten_or_moved_is_closed() -> None:
+    stage = Stage(MemoryStore())
+    made: list[Closing] = []
+
+    def connect(registration: BookieRegistration) -> Closing:
+        made.append(Closing(registration.bookie_id, registration.incarnation))
+        return made[-1]
+
+    settings = RegisteredSettings(keep_s=0.01)
+    bookies = RegisteredBookies(stage.store, stage.clock, settings=settings, connect=connect)
+    await stage.put("b1")
+    await bookies.start()
+    await stage.put("b1", port=2)
+    await until(lambda: len(made) == 2)
+    await until(lambda: made[0].closed)
+    assert not made[1].closed
+    assert bookies.get(IDENTITY) is made[1]
+    await stage.put("b1", port=2, disk_bytes_free=5)  # it is where it was
+    await stage.store.delete(registration_key("b1"))
+    await until(lambda: made[1].closed)
+    assert bookies.get(IDENTITY) is None
+    await stage.put("b2")
+    await until(lambda: len(made) == 3)
+    assert not made[2].closed
+    await bookies.stop()
+    assert made[2].closed
+
+
+async def test_a_bookie_that_tells_no_sizes_counts_as_empty(stage: Stage) -> None:
+    await stage.put("b3", disk_bytes_total=0, disk_bytes_free=0)
+    await until(lambda: len(stage.names) == 3)
+    assert stage.bookies.living()[2].disk_free_ratio == 1.0
 
 
 async def test_who_left_is_told_and_kept_for_reads(stage: Stage) -> None:
@@ -182,6 +249,33 @@ async def test_errors_far_apart_or_all_at_once_do_not_count(stage: Stage) -> Non
     assert not shunned(stage)
 
 
+async def test_errors_count_within_their_window_and_apart_from_each_other(stage: Stage) -> None:
+    window_s, spacing_s = 60.0, 1.0
+    error = BookieUnavailable("gone")
+    fail(stage, error, 5, spacing_s - 0.01)
+    assert not shunned(stage)
+    stage.clock.now += 10 * window_s
+    fail(stage, error, 5, spacing_s)
+    assert shunned(stage)
+    stage.clock.now += 2000
+    assert not shunned(stage)
+    fail(stage, error, 4, window_s / 4)  # the first is just within the window of the fifth
+    assert not shunned(stage)
+    fail(stage, error, 1, 0.0)
+    assert shunned(stage)
+    stage.clock.now += 2000
+    fail(stage, error, 1, window_s / 4 + 0.01)
+    fail(stage, error, 3, window_s / 4)
+    fail(stage, error, 1, 0.0)
+    assert not shunned(stage)
+
+
+async def test_a_bookie_of_which_nothing_is_known_is_not_shunned(stage: Stage) -> None:
+    stage.bookies.failed(BookieIdentity("b1", "another life"), BookieUnavailable("gone"))
+    stage.bookies.failed(BookieIdentity("b77", "one"), BookieUnavailable("gone"))
+    assert not shunned(stage)
+
+
 async def test_a_slow_bookie_is_shunned_for_less(stage: Stage) -> None:
     fail(stage, BookieLate("late"), 5, 2.0)
     assert shunned(stage)
@@ -197,6 +291,9 @@ async def test_refusals_are_no_failures(stage: Stage, kind: type[BookieError]) -
 
 async def test_a_bookie_that_was_started_anew_is_taken_back(stage: Stage) -> None:
     fail(stage, BookieUnavailable("gone"), 5, 2.0)
+    assert shunned(stage)
+    await stage.put("b1", disk_bytes_total=10, disk_bytes_free=5)  # it only says how it is
+    await until(lambda: stage.bookies.living()[0].disk_free_ratio == 0.5)
     assert shunned(stage)
     await stage.put("b1", started_ms=5)
     await until(lambda: not shunned(stage))

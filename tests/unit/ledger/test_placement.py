@@ -95,3 +95,116 @@ def test_another_life_of_a_member_is_not_put_beside_it() -> None:
         BookieIdentity("a", "0"),
         None,
     )
+
+
+def many(healthy: int, quarantined: int) -> list[BookieInfo]:
+    return [info(f"h{n}") for n in range(healthy)] + [
+        info(f"q{n}", quarantined=True) for n in range(quarantined)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("healthy", "quarantined", "shape", "expected"),
+    [
+        (5, 0, (3, 2, 2), (3, 0)),
+        (5, 5, (3, 2, 2), (3, 0)),
+        (3, 1, (3, 3, 2), (3, 0)),
+        (2, 2, (3, 2, 2), (2, 0)),  # narrower rather than with one in quarantine
+        (2, 2, (3, 3, 2), (2, 1)),  # … but not with fewer copies
+        (1, 1, (3, 3, 2), (1, 1)),
+        (0, 4, (3, 3, 2), (0, 3)),
+        (0, 4, (4, 2, 2), (0, 2)),
+        (2, 0, (3, 3, 2), (2, 0)),
+        (1, 0, (2, 2, 1), (1, 0)),
+    ],
+)
+def test_an_ensemble_has_as_many_well_bookies_as_wanted_and_others_for_copies_only(
+    healthy: int, quarantined: int, shape: tuple[int, int, int], expected: tuple[int, int]
+) -> None:
+    for seed in range(8):
+        chosen = choose_ensemble(many(healthy, quarantined), *shape, Random(seed))
+        kinds = Counter(one.bookie_id[0] for one in chosen)
+        assert (kinds["h"], kinds["q"]) == expected
+
+
+def test_one_bookie_less_than_an_ack_quorum_makes_no_ledger() -> None:
+    for count in range(4):
+        for ack_quorum in (1, 2, 3):
+            if count >= ack_quorum:
+                assert len(choose_ensemble(many(count, 0), 3, 3, ack_quorum, Random(1))) == count
+            else:
+                with pytest.raises(NotEnoughBookies, match=f"{count} of {count} registered"):
+                    choose_ensemble(many(count, 0), 3, 3, ack_quorum, Random(1))
+
+
+def test_many_that_are_left_out_are_counted_and_not_all_named() -> None:
+    for count, said in ((15, ""), (16, ""), (17, " and 1 more"), (20, " and 4 more")):
+        bookies = [info(f"b{n:02}", writable=False) for n in range(count)]
+        with pytest.raises(NotEnoughBookies) as caught:
+            choose_ensemble(bookies, 1, 1, 1, Random(1))
+        text = str(caught.value)
+        assert text.endswith("(read-only)" + said)
+        assert text.count("(read-only)") == min(count, 16)
+        assert f"0 of {count} registered" in text
+    with pytest.raises(NotEnoughBookies, match="left out: none"):
+        choose_ensemble([], 1, 1, 1, Random(1))
+
+
+def test_a_full_disk_is_drawn_where_there_is_no_other() -> None:
+    bookies = [info("a", disk_free_ratio=0.0), info("b", disk_free_ratio=0.0)]
+    rng = Random(3)
+    counts = Counter(choose_ensemble(bookies, 1, 1, 1, rng)[0].bookie_id for _ in range(200))
+    assert min(counts["a"], counts["b"]) > 50
+    assert len(choose_ensemble(bookies, 2, 2, 2, rng)) == 2
+
+
+def test_a_disk_that_is_emptier_is_drawn_more_often() -> None:
+    bookies = [info("full", disk_free_ratio=0.1), info("empty", disk_free_ratio=1.0)]
+    rng = Random(3)
+    counts = Counter(choose_ensemble(bookies, 1, 1, 1, rng)[0].bookie_id for _ in range(100))
+    assert counts["empty"] > 5 * counts["full"] > 0
+
+
+def test_where_racks_cannot_be_spread_they_alternate_and_the_search_ends() -> None:
+    bookies = [info(f"b{n:02}", "/r/1") for n in range(12)] + [info("z", "/r/2")]
+    for seed in range(10):
+        chosen = choose_ensemble(bookies, 9, 2, 2, Random(seed))
+        assert len(set(chosen)) == 9
+        assert "z" in {one.bookie_id for one in chosen[:2]}
+    pairs = [info(f"a{n}", "/r/1") for n in range(3)] + [info(f"c{n}", "/r/2") for n in range(2)]
+    for seed in range(10):  # an odd ring cannot alternate all around
+        order = [one.bookie_id[0] for one in choose_ensemble(pairs, 5, 2, 2, Random(seed))]
+        assert "".join(order) in ("acaca", "cacaa")
+
+
+def test_several_replacements_are_different_bookies_that_are_well_first() -> None:
+    a = BookieIdentity("a", "0")
+    bookies = [info("a"), info("q", "/r/2", quarantined=True), info("d"), info("e")]
+    for seed in range(10):
+        chosen = choose_more(bookies, (None, a, None, None), 2, Random(seed))
+        assert chosen[1] == a
+        assert {one.bookie_id for one in (chosen[0], chosen[2]) if one} == {"d", "e"}
+        assert chosen[3] == BookieIdentity("q", "0")
+        assert choose_more(bookies, (a, None), 2, Random(seed))[1] in (
+            BookieIdentity("d", "0"),
+            BookieIdentity("e", "0"),
+        )
+    assert choose_more([], (None, a), 2, Random(1)) == (None, a)
+
+
+def test_a_member_whose_rack_nobody_knows_counts_for_no_rack() -> None:
+    gone = BookieIdentity("gone", "0")
+    bookies = [info("b", "/r/1"), info("c", "/r/2"), info("d", "/r/1")]
+    b, c = bookies[0].identity, bookies[1].identity
+    for seed in range(10):
+        (_, _, third) = choose_more(bookies, (gone, b, None), 2, Random(seed))
+        assert third == c
+
+
+def test_the_search_for_a_spread_that_cannot_be_is_bounded() -> None:
+    """Of forty in a ring each three would need two racks: twelve on the second are two too few."""
+    bookies = [info(f"a{n}", "/r/1") for n in range(28)] + [
+        info(f"b{n}", "/r/2") for n in range(12)
+    ]
+    for seed in range(3):
+        assert len(set(choose_ensemble(bookies, 40, 3, 2, Random(seed)))) == 40

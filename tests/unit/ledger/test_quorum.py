@@ -2,6 +2,7 @@
 
 from itertools import combinations, pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,12 +11,14 @@ from magnetar.ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 from magnetar.ledger.quorum import (
     UNENDED,
     absence_needs,
+    answers_cover,
     can_confirm,
     ensemble_of,
     ensembles_touched,
     every_bookie,
     fence_covers,
     lacks_copies,
+    last_of,
     run_last,
     slots_of,
     stripe_last,
@@ -137,3 +140,46 @@ def test_a_new_ensemble_replaces_what_is_behind_its_first_entry() -> None:
     assert with_ensemble(metadata, 7, new) == (*metadata.ensembles[:2], Ensemble(7, new))
     same = metadata.ensembles[1].bookies
     assert with_ensemble(metadata, 8, same) == metadata.ensembles[:2]
+
+
+def test_copies_are_lacking_below_the_write_quorum_and_not_at_it() -> None:
+    for size, lacking in ((1, True), (2, False), (3, False)):
+        assert lacks_copies(ledger(0, size=size)) is lacking
+    mixed = ledger(0, 5)
+    narrow = (*mixed.ensembles[:1], Ensemble(5, (BOOKIES[1],)))
+    assert lacks_copies(mixed.with_ensembles(narrow))
+
+
+def test_an_entry_before_the_ledger_is_none_of_its() -> None:
+    with pytest.raises(ValueError, match="begins behind entry 4"):
+        ensemble_of(ledger(5, 10), 4)
+    assert ensemble_of(ledger(5, 10), 5).first_entry == 5
+
+
+def test_an_ensemble_ends_where_the_next_begins_or_the_ledger_ends() -> None:
+    metadata = ledger(0, 10, 25)
+    assert [last_of(metadata, index) for index in (0, 1, 2)] == [9, 24, UNENDED]
+    closed = ledger(0, 10, state=LedgerState.CLOSED, last_entry=13)
+    assert [last_of(closed, index) for index in (0, 1)] == [9, 13]
+    recovering = ledger(0, state=LedgerState.IN_RECOVERY, last_entry=3)
+    assert last_of(recovering, 0) == UNENDED
+    assert last_of(ledger(0, 10, state=LedgerState.CLOSED, last_entry=4), 0) == 4
+
+
+@given(shapes(), st.data())
+def test_answers_cover_where_every_ack_quorum_has_one_that_answered(
+    shape: tuple[int, int, int], data: st.DataObject
+) -> None:
+    size, write_quorum, ack_quorum = shape
+    first = Ensemble(0, tuple(BOOKIES[:1]))
+    last = Ensemble(5, tuple(BOOKIES[1 : size + 1]))
+    metadata = LedgerMetadata(
+        7, (first, last), 0, size, write_quorum=write_quorum, ack_quorum=ack_quorum
+    )
+    slots = data.draw(st.sets(st.integers(0, size - 1)))
+    answered = {last.bookies[slot] for slot in slots} | set(first.bookies)
+    assert answers_cover(metadata, answered) is all(
+        quorum & slots
+        for held in write_sets(size, write_quorum)
+        for quorum in subsets(held, ack_quorum)
+    )

@@ -185,6 +185,7 @@ def test_bookies_that_fail_while_entries_are_stored_are_replaced_in_the_closing_
         assert reader.last_entry == 1
         (ensemble,) = reader.metadata.ensembles  # nobody knew that entry 0 was confirmed
         assert failing not in ensemble.bookies
+        assert set(writer.bookies) - {failing} < set(ensemble.bookies)  # those that are well stay
         for entry_id in (0, 1):
             members = {one.bookie_id for one in ensemble.bookies}
             assert members <= cluster.has(writer.ledger_id, entry_id)

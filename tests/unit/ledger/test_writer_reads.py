@@ -42,6 +42,10 @@ def test_an_open_ledger_is_read_where_autorecovery_has_put_its_older_entries() -
         while len(found) < 3:
             found += await writer.read(len(found), 2, bytes_max=1 << 20)
         assert [entry.data for entry in found] == [b"a", b"next", b"next"]
+        # From then on it reads there at once, and not the record each time.
+        cluster.store.reads_fail = True
+        assert [one.data for one in await writer.read(1, 2, bytes_max=1 << 20)] == [b"next"] * 2
+        cluster.store.reads_fail = False
         # What cannot be had anywhere is said as before.
         for identity in tuple(writer.bookies):
             links.links.pop(identity)
