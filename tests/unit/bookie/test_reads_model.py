@@ -81,7 +81,9 @@ async def change(bookie: LocalBookie, disk: SimDisk, model: Model, rng: Random) 
             return
         known = model.ledgers.setdefault(ledger_id, {})
         first = rng.randrange(IDS)
-        ids = sorted({first, *(first + rng.randrange(8) for _ in range(rng.randrange(8)))})
+        ids = list(range(first, first + rng.randrange(1, 8)))
+        if rng.random() < 0.5:  # with holes, as the bookie of a striped ledger has them
+            ids = sorted({first, *rng.sample(ids, rng.randrange(len(ids)))})
         if kind == "add":
             ids = [entry_id for entry_id in ids if entry_id not in known] or [max(known) + 1]
         group = {entry_id: rng.randbytes(rng.randrange(1, 120)) for entry_id in ids}
@@ -94,6 +96,12 @@ async def change(bookie: LocalBookie, disk: SimDisk, model: Model, rng: Random) 
         with suppress(OSError):
             await bookie.flush()
         disk.fault = None
+        for each, known in model.ledgers.items():
+            if each not in model.deleted and known:
+                # Written again while the half that has it is still to be flushed.
+                again = {rng.choice(sorted(known)): rng.randbytes(rng.randrange(1, 120))}
+                await added(bookie, each, again)
+                known |= again
     elif kind == "collect":
         await bookie.flush()
         await bookie.collect_garbage()
