@@ -35,6 +35,10 @@ BOUNDARIES: Final = (ast.If, ast.While, ast.Return)
 """Statements whose numbers are boundaries more often than sizes."""
 TWINS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 """Functions that take the same arguments and are mistaken for one another."""
+IN_ANY_ORDER: Final = frozenset({"min", "max"})
+"""Functions for which the order of their arguments makes no difference."""
+DEFAULTS: Final = {"strict": False}
+"""Keywords that the linter wants written out with their default."""
 NOT_PROMISED: Final = frozenset(
     {
         "debug",
@@ -123,7 +127,8 @@ def _comparisons(node: ast.Compare) -> Iterator[Change]:
 def _calls(node: ast.Call) -> Iterator[Change]:
     if isinstance(node.func, ast.Name) and node.func.id in TWINS:
         yield Change("calls twin", _fields(func=ast.Name(TWINS[node.func.id], ast.Load())))
-    for number in range(len(node.args) - 1):
+    in_any_order = isinstance(node.func, ast.Name) and node.func.id in IN_ANY_ORDER
+    for number in range(0 if in_any_order else len(node.args) - 1):
         one, other = node.args[number : number + 2]
         if isinstance(one, ast.Starred) or isinstance(other, ast.Starred):
             continue
@@ -132,9 +137,14 @@ def _calls(node: ast.Call) -> Iterator[Change]:
             args[number], args[number + 1] = other, one
             yield Change("swaps arguments", _fields(args=args))
     for number, keyword in enumerate(node.keywords):
-        if keyword.arg is not None:
+        if keyword.arg is not None and not _is_default(keyword):
             text = f"without `{keyword.arg}={ast.unparse(keyword.value)}`"
             yield Change("drops keyword", _without("keywords", number), text)
+
+
+def _is_default(keyword: ast.keyword) -> bool:
+    value = keyword.value
+    return isinstance(value, ast.Constant) and DEFAULTS.get(keyword.arg or "") is value.value
 
 
 def _statements(node: ast.stmt) -> Iterator[Change]:  # noqa: C901  # a table
@@ -163,7 +173,7 @@ def _statements(node: ast.stmt) -> Iterator[Change]:  # noqa: C901  # a table
                 yield Change(
                     "lets through", _handled(number, ast.Raise()), f"lets `{caught}` through"
                 )
-                if not isinstance(handler.body[0], ast.Pass):
+                if not all(isinstance(each, ast.Pass) or _says_only(each) for each in handler.body):
                     yield Change("swallows", _handled(number, ast.Pass()), f"swallows `{caught}`")
             if node.finalbody:
                 yield Change("drops clean-up", _fields(finalbody=[ast.Pass()]), "without finally")
