@@ -79,7 +79,11 @@ SUITES: Final = (
             f"{MAGNETAR}/broker/offloading.py",
             f"{MAGNETAR}/broker/offload_state.py",
         ),
-        ("tests/unit/offload", "tests/unit/broker"),
+        (
+            "tests/unit/offload",
+            "tests/unit/broker/test_offload_state.py",
+            "tests/unit/broker/test_offloading.py",
+        ),
         0.95,
     ),
     Suite(
@@ -89,7 +93,12 @@ SUITES: Final = (
             f"{MAGNETAR}/broker/compaction.py",
             f"{MAGNETAR}/broker/compaction_state.py",
         ),
-        ("tests/unit/broker", "tests/unit/dispatch", "tests/unit/offload"),
+        (
+            "tests/unit/compaction",
+            "tests/unit/broker/test_compaction_state.py",
+            "tests/unit/dispatch/test_compacted.py",
+            "tests/unit/lifecycle/test_compacted_topics.py",
+        ),
         0.90,
     ),
     _broker("dispatch", "tests/unit/dispatch", "tests/unit/subscription"),
