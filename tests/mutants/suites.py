@@ -81,6 +81,7 @@ SUITES: Final = (
         ),
         (
             "tests/unit/offload",
+            "tests/unit/broker/test_offload_requests.py",
             "tests/unit/broker/test_offload_state.py",
             "tests/unit/broker/test_offloading.py",
         ),
