@@ -230,7 +230,7 @@ async def test_a_store_that_is_late_is_unavailable(
     monkeypatch.setattr(deleting, "DELETE_TIMEOUT_S", 0.0)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").touch()
-    with pytest.raises(ColdStoreUnavailable, match="^a cannot be had now"):
+    with pytest.raises(ColdStoreUnavailable, match=r"^a cannot be had now"):
         await delete_folder(StoreSpec(FILESYSTEM, str(tmp_path)), "a")
     assert (tmp_path / "a" / "x").exists()
 
