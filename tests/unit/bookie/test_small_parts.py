@@ -1,26 +1,18 @@
-"""Small parts of a bookie on their own: states of ledgers, the index, the cache, the checkpoint."""
-
-import os
-from pathlib import Path
+"""Small parts of a bookie on their own: states of ledgers, the index, the cache."""
 
 import pytest
-from tests.support.sim_disk import SimDisk
 
-from magnetar.bookie import direct_io, index, ledgers
+from magnetar.bookie import index, ledgers
 from magnetar.bookie.api import (
     BookieError,
     BookieReadOnly,
     LedgerFenced,
     NoSuchLedger,
 )
-from magnetar.bookie.checkpoint import Checkpoint, Mark, read_mark
 from magnetar.bookie.index import FLAG_DELETED, FLAG_EMPTIED, FLAG_FENCED, Index, LedgerRecord, View
 from magnetar.bookie.index_store import Batch, MemoryIndexStore
-from magnetar.bookie.journal_files import JournalPosition
 from magnetar.bookie.ledgers import Ledgers, LedgerState
 from magnetar.bookie.memory import MemoryBookie
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
 from magnetar.bookie.write_cache import (
     ENTRY_OVERHEAD_BYTES,
     GROUP_OVERHEAD_BYTES,
@@ -28,10 +20,6 @@ from magnetar.bookie.write_cache import (
     WriteCacheHalf,
     segment_of,
 )
-
-DATA = Path("/data")
-SALT = bytes(16)
-
 
 # -- the state of a ledger ------------------------------------------------------------------------
 
@@ -337,72 +325,6 @@ def test_a_half_counts_what_it_holds() -> None:
     assert half.slice(2, 1, 1, 9) == (range(1, 2), [bytes(10)])
     assert half.slice(2, 0, 9, 2) == (range(2), [bytes(10)] * 2)
     assert half.slice(2, 3, 9, 9) is None
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-def test_the_checkpoint_on_the_disk_is_the_one_in_memory() -> None:
-    disk = SimDisk()
-    checkpoint = Checkpoint(disk, DATA, SALT, Mark(JournalPosition(1, 10, 5), 1))
-    assert read_mark(disk, DATA, SALT) is None
-    checkpoint.journal_begun(3)
-    for mark in (
-        Mark(JournalPosition(1, 10, 5), 3),
-        Mark(JournalPosition(2, 20, 6), 3),
-    ):
-        assert checkpoint.mark == mark
-        assert read_mark(disk, DATA, SALT) == mark
-        checkpoint.advance(JournalPosition(2, 20, 6))
-    disk.fault = lambda step, _: OSError(5, "Input/output error") if step == "rename" else None
-    with pytest.raises(OSError, match="Input/output"):
-        checkpoint.advance(JournalPosition(9, 9, 9))
-    assert checkpoint.mark == Mark(JournalPosition(2, 20, 6), 3), "nothing is durable of that"
-
-
-def test_a_read_goes_on_where_the_system_gave_less(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(range(100)))
-    file = OsFiles().open(path, read_only=True)
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, length, offset: pread(fd, min(length, 7), offset))
-    assert file.read(3, 50) == bytes(range(3, 53))
-    assert file.read(90, 50) == bytes(range(90, 100))
-    assert file.read(100, 5) == b""
-    file.close()
-
-
-@pytest.mark.parametrize("most", [1, 5, 8])
-def test_a_write_goes_on_where_the_system_took_less(
-    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"....")
-    file = OsFiles().open(path)
-    assert type(file) is OsFile
-    pwritev = os.pwritev
-    synced: list[int] = []
-
-    def less(fd: int, buffers: list[bytes], offset: int, flags: int = 0) -> int:
-        return pwritev(fd, [b"".join(buffers)[:most]], offset)
-
-    monkeypatch.setattr(os, "pwritev", less)
-    monkeypatch.setattr(os, "fdatasync", synced.append)
-    buffers = [b"one", b"", b"two2", b"three", b"4"]
-    assert file.write(buffers, 2, durable=True) == 13
-    assert path.read_bytes() == b"..onetwo2three4"
-    assert len(synced) == 1
-    file.close()
-
-
-def test_a_file_that_was_not_written_is_closed_all_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    file = direct_io.open_direct(path, os.open(path, os.O_RDWR | os.O_CREAT), trim=True)
-    file.close()
-    file.close()
-    assert path.stat().st_size == 0
 
 
 # -- the bookie in memory -------------------------------------------------------------------------

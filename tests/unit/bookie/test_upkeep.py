@@ -353,9 +353,14 @@ async def test_on_a_full_disk_large_collections_follow_each_other_closely(
         rig.clock.advance(3_000)
 
 
-async def test_deletes_take_effect_though_the_flush_has_no_room(rigs: list[Rig]) -> None:
+async def test_deletes_take_effect_though_the_flush_has_no_room(
+    rigs: list[Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = await Rig.open(GARBAGE)
     rigs.append(rig)
+    monkeypatch.setattr(rig.bookie._guard, "judge", lambda _: None)
+    full: list[str] = []
+    monkeypatch.setattr(rig.bookie._guard, "full", full.append)
     await rig.add(0, 10)
     await add(rig.bookie, 2, range(3))
     await rig.bookie.flush()
@@ -367,6 +372,7 @@ async def test_deletes_take_effect_though_the_flush_has_no_room(rigs: list[Rig])
     )
     await rig.bookie.collect_garbage()
     assert list(rig.bookie._parts.index.views(1)) == []
+    assert len(full) == 2, "of the flush, and of the collection that met the same"
     assert RESERVE_NAME not in rig.disk.names(DATA) or not rig.bookie._parts.trim.spares
     rig.disk.fault = None
     rig.clock.advance(10_000)

@@ -329,3 +329,35 @@ async def test_draining_ends_with_the_link(monkeypatch: pytest.MonkeyPatch) -> N
     rig.link.close(ENDED)
     await asyncio.wait_for(drained[1], 1)
     await asyncio.wait_for(rig.link.settled(), 1)
+
+
+async def test_who_waits_for_the_welcome_is_woken_by_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = LinkRig(monkeypatch)
+    waiting = asyncio.ensure_future(rig.link.settled())
+    await turns()
+    assert not waiting.done()
+    rig.link.close(ENDED)
+    await asyncio.wait_for(waiting, 1)
+
+
+async def test_a_list_that_its_owner_uses_again_is_sent_as_it_is_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = LinkRig(monkeypatch)
+    rig.open()
+    entries = [b"first"]
+    for entry_id, data in enumerate((b"first", b"second")):
+        entries[0] = data
+        rig.owner.add_entries(
+            1,
+            range(entry_id, entry_id + 1),
+            entries,
+            last_add_confirmed=-1,
+            on_added=lambda _: None,
+        )
+        await turns()
+    adds = [frame for frame in rig.wire.frames() if isinstance(frame, Add)]
+    assert [add.entries for add in adds] == [[b"first"], [b"second"]]
+    rig.link.close(ENDED)
