@@ -121,6 +121,12 @@ async def test_a_long_read_loads_what_is_wanted_with_one_read_of_the_disk() -> N
     assert rig.disk.reads[0] == (file_name(1), rig.views[0].offset, wanted)
 
 
+async def test_an_answer_that_is_full_to_the_byte_loads_nothing_more() -> None:
+    rig = Rig(6)
+    assert await rig.ids(0, 23, bytes_max=PER_BLOCK * SIZE) == [0, 1, 2, 3]
+    assert len(rig.disk.reads) == 1
+
+
 async def test_one_more_byte_wanted_loads_one_more_block() -> None:
     rig = Rig(6)
     wanted = rig.views[0].length + rig.views[1].length

@@ -274,4 +274,5 @@ async def test_pages_are_of_the_list_as_it_was(monkeypatch: pytest.MonkeyPatch) 
     assert await page(-1, 0) == ([0], True)
     rig.bookie.ledgers = [9]
     assert await page(-1, 5) == ([9], False), "a first page is of the list as it is"
-    assert await page(0, 5) == ([9], False)
+    rig.bookie.ledgers = [8]
+    assert await page(0, 5) == ([8], False), "nothing is kept behind the last page"
