@@ -11,8 +11,9 @@ from obstore.store import MemoryStore
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.offload import verify as verify_module
 from magnetar.offload.errors import ColdFileCorrupt
-from magnetar.offload.file_format import EntryFileWriter, WrittenFile
+from magnetar.offload.file_format import EntryFile, EntryFileWriter, WrittenFile
 from magnetar.offload.verify import verify_file
+from magnetar.wire.checksum import crc32c
 
 PATH = "file.parquet"
 COUNT = 9
@@ -106,6 +107,19 @@ async def test_an_index_that_lies_is_found_out(name: str) -> None:
     store = MemoryStore()
     written(store, LIES[name])
     with pytest.raises(ColdFileCorrupt):
+        await verify_file(store, PATH)
+
+
+async def test_row_groups_that_overlap_are_found_out_though_their_checksums_hold() -> None:
+    store = MemoryStore()
+    written(store)
+    data = obstore.get(store, PATH).bytes().to_bytes()
+    file = await EntryFile.open(store, PATH)
+    start, end = file.groups[1].start - 1, file.groups[1].end
+    written(
+        store, changed_group(1, start=lambda _: start, checksum=lambda _: crc32c(data[start:end]))
+    )
+    with pytest.raises(ColdFileCorrupt, match="row group 1 overlaps"):
         await verify_file(store, PATH)
 
 
