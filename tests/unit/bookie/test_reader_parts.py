@@ -338,6 +338,10 @@ async def test_nothing_is_read_ahead_behind_the_end_nor_twice(pool: ThreadPoolEx
     await rig.ids(8, 11)
     assert not rig.reader._ahead
     assert len(rig.disk.reads) == reads + 1
+    short = Rig(2, replace(SMALL, read_ahead_bytes=1 << 20), pool)
+    await short.ids(0, 3)
+    await short.ids(4, 7)
+    assert not short.reader._ahead, "the end was read"
     off = Rig(3, replace(SMALL, read_ahead_bytes=0), pool)
     await off.ids(0, 3)
     await off.ids(4, 5)

@@ -1,13 +1,16 @@
 """The checkpoint and plain files: what is durable, and system calls that do less than asked."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
+from rocksdict import DbClosedError
 from tests.support.sim_disk import SimDisk
 
 from magnetar.bookie import direct_io
 from magnetar.bookie.checkpoint import Checkpoint, Mark, read_mark
+from magnetar.bookie.index_store import IndexDamaged, RocksIndexStore
 from magnetar.bookie.journal_files import JournalPosition
 from magnetar.bookie.os_file import OsFile
 from magnetar.bookie.os_files import OsFiles
@@ -91,3 +94,48 @@ def test_a_file_is_closed_once(tmp_path: Path) -> None:
     for other in others:
         assert other.read() == bytes(100)
         other.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "offset"),
+    [
+        ("Corruption: block checksum in /x/index/000012.sst offset 77 size 9", "000012.sst", 77),
+        ("IO error: While appending to file: /x/index/000013.log: bad", "000013.log", 0),
+        ("Corruption: /x/index/MANIFEST-000004 is short", "MANIFEST-000004", 0),
+        ("something else", "index", 0),
+    ],
+)
+def test_a_failure_of_the_index_names_file_and_offset(
+    tmp_path: Path, text: str, file: str, offset: int
+) -> None:
+    store = RocksIndexStore(tmp_path / "index")
+    failure = store._failure(RuntimeError(text))
+    assert isinstance(failure, IndexDamaged)
+    assert (Path(failure.path).name, failure.offset) == (file, offset)
+    assert failure.message == f"index {tmp_path / 'index'}: {text}"
+    full = store._failure(RuntimeError("IO error: No space left on device"))
+    assert isinstance(full, OSError)
+    assert full.errno == errno.ENOSPC
+    store.close()
+
+
+class Reopened(RocksIndexStore):
+    """Its database is opened anew before the answer, once, as a failed write of another has it."""
+
+    def interrupted(self, error: Exception) -> None:
+        """As a read that met a closed database."""
+        former = self._db
+        self._restart()
+        self._retry_or_raise(former, error)
+
+
+def test_a_read_that_met_a_reopened_index_is_done_again(tmp_path: Path) -> None:
+    store = Reopened(tmp_path / "index")
+    store.interrupted(DbClosedError("closed"))
+    store.interrupted(RuntimeError("Already mutably borrowed"))
+    with pytest.raises(IndexDamaged):
+        store.interrupted(RuntimeError("Corruption"))
+    with pytest.raises(IndexDamaged):
+        store._retry_or_raise(store._db, DbClosedError("closed, and not reopened"))
+    assert store.generation == 3
+    store.close()

@@ -1,7 +1,7 @@
 """How a bookie keeps its registration true: under the lease that lives, and when it is worth it."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ from tests.unit.bookie.conftest import SMALL
 from tests.unit.ledger.stage import ManualClock
 
 from magnetar.bookie.api import BookieReadOnly
+from magnetar.bookie.garbage import LEDGER_ID_KEY, LEDGERS_PREFIX, LedgerGarbage
+from magnetar.bookie.memory import MemoryBookie
 from magnetar.bookie.registration import decode, encode, known_key, registration_key
 from magnetar.bookie.service import DISK_RATIO_STEP, BookieService, BookieServiceSettings
 from magnetar.core.clock import SystemClock
@@ -161,3 +163,41 @@ async def test_who_asks_is_told_why_no_adds_are_taken(rig: Rig) -> None:
     assert "no room" in rig.service.state().read_only_reason
     rig.service.suspended()
     assert "lease" in rig.service.state().read_only_reason
+
+
+class Former:
+    """Keeps which copies it is asked about, and says that it deleted them."""
+
+    def __init__(self) -> None:
+        self.asked: list[set[int]] = []
+
+    async def collect(self, ledger_ids: Collection[int]) -> list[int]:
+        self.asked.append(set(ledger_ids))
+        return list(ledger_ids)
+
+
+async def test_former_copies_are_collected_in_good_standing_only() -> None:
+    store, bookie, former = MemoryStore(SystemClock()), MemoryBookie("b1", "one"), Former()
+    allowed = [True]
+    garbage = LedgerGarbage(bookie, store, lambda: allowed[0])
+    for ledger_id in (1, 2):
+        bookie.add_entries(
+            ledger_id, range(1), [b"x"], last_add_confirmed=-1, on_added=lambda _: None
+        )
+        await store.put(f"{LEDGERS_PREFIX}{ledger_id:020d}", b"{}")
+    await store.put(LEDGER_ID_KEY, b"2")
+    await store.put(known_key(bookie.identity), b"{}")
+    assert await garbage.compare() == []
+    assert await garbage.collect_former() == [], "nobody can collect them"
+    garbage.former = former
+    assert await garbage.collect_former() == [], "of an older comparison"
+    await garbage.compare()
+    allowed[0] = False
+    assert await garbage.collect_former() == []
+    assert former.asked == []
+    allowed[0] = True
+    await garbage.compare()
+    assert await garbage.collect_former() == [1, 2]
+    assert await garbage.collect_former() == []
+    assert former.asked == [{1, 2}]
+    assert garbage.deleted == 2
