@@ -138,6 +138,7 @@ SUITES: Final = (
         (
             "tests/spark/test_backlog_report.py",
             "tests/spark/test_backlog_rules.py",
+            "tests/spark/test_backlog_sampling.py",
             "tests/spark/test_backlog_scan.py",
             "tests/spark/test_backlog_sums.py",
             "tests/spark/test_backlog_tables.py",
