@@ -1,5 +1,6 @@
 """The wire at its bounds: entries that just fit or just do not, forged sizes, delays, payloads."""
 
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from struct import pack
 
@@ -23,7 +24,7 @@ from magnetar.wire.entry import (
     without_broker_entry_metadata,
 )
 from magnetar.wire.events import BadSend, Flow, Send, SendRun
-from magnetar.wire.framing import MalformedEntry
+from magnetar.wire.framing import MalformedEntry, ProtocolError
 from magnetar.wire.hot import (
     MESSAGE_COUNT_MAX,
     SEQUENCE_ID_MAX,
@@ -231,6 +232,30 @@ def test_a_payload_comes_out_by_its_own_compression_and_no_other(compression: in
         decompress(9, bytes(cramjam.snappy.compress_raw(plain)), len(plain))
     with pytest.raises(ValueError, match="number 9"):
         compress(9, plain)
+
+
+def test_a_bomb_is_refused_by_what_its_header_says() -> None:
+    """Memory for what comes out would be taken before its size is compared."""
+    bomb = compress(pb.CompressionType.ZSTD, bytes(1 << 20))
+    with pytest.raises(MalformedEntry, match="longer than promised"):
+        decompress(pb.CompressionType.ZSTD, bomb, 10)
+    assert len(decompress(pb.CompressionType.ZSTD, bomb, 1 << 20)) == 1 << 20
+
+
+def test_every_thread_has_its_own_working_memory() -> None:
+    with ThreadPoolExecutor(1) as other:
+        for compression in range(5):
+            packed = other.submit(compress, compression, b"payload").result()
+            assert other.submit(decompress, compression, packed, 7).result() == b"payload"
+
+
+def test_a_frame_that_is_too_large_is_told_with_its_size() -> None:
+    decoder = FrameDecoder(frame_bytes_max=1000)
+    assert len(decoder.feed(frame(b"\x08\x12\x92\x01\x00"))) == 1
+    with pytest.raises(ProtocolError, match="A frame of 1001 bytes exceeds 1000"):
+        decoder.feed(pack(">II", 997, 5))
+    with pytest.raises(ProtocolError, match="A command of 94 bytes does not fit its frame of 101"):
+        FrameDecoder().feed(pack(">II", 97, 94))
 
 
 def test_a_batch_is_cut_to_the_byte() -> None:
