@@ -195,6 +195,27 @@ async def test_a_store_that_answers_at_the_last_attempt_is_no_failure(
     assert files.counters.errors == 1
 
 
+async def test_so_many_fetches_are_under_way_at_once(
+    files: ColdFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_files, "FETCHES_AT_ONCE_MAX", 3)
+    running, most, go = 0, 0, asyncio.Event()
+
+    async def work() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await go.wait()
+        running -= 1
+
+    asked = [asyncio.ensure_future(files._once(number, work)) for number in range(7)]
+    await turns(5)
+    assert running == 3
+    go.set()
+    await asyncio.gather(*asked)
+    assert (running, most) == (0, 3)
+
+
 async def test_a_file_that_is_missing_is_asked_for_once(files: ColdFiles, tmp_path: Path) -> None:
     ref = made(tmp_path, "a")
     (tmp_path / "a").unlink()
