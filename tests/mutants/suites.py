@@ -136,6 +136,7 @@ SUITES: Final = (
         "spark",
         (f"{SPARK}/jobs", f"{SPARK}/filters.py"),
         (
+            "tests/spark/test_backlog_durable_end.py",
             "tests/spark/test_backlog_report.py",
             "tests/spark/test_backlog_rules.py",
             "tests/spark/test_backlog_sampling.py",

@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from tests.support.sim_disk import SimDisk
 
 from magnetar.bookie import index as index_format
 from magnetar.bookie.api import EntryCorrupt
 from magnetar.bookie.entry_log import EntryLogs, LogWriter, Placed, file_name, log_ids
 from magnetar.bookie.entry_log_codec_v1 import FILE_HEADER_BYTES, decode_file_header
+from magnetar.bookie.flush import pieces
 from magnetar.bookie.gc import SMALL_LOG_SHARE, SMALL_LOGS_MIN, Collector
 from magnetar.bookie.index import (
     FLAG_DELETED,
@@ -23,7 +25,7 @@ from magnetar.bookie.index import (
 )
 from magnetar.bookie.index_store import Batch, MemoryIndexStore
 from magnetar.bookie.settings import BookieSettings
-from magnetar.bookie.write_cache import segment_of
+from magnetar.bookie.write_cache import LedgerEntries, segment_of
 
 from .conftest import SMALL
 
@@ -341,3 +343,54 @@ def test_names_that_are_no_numbers_are_no_logs() -> None:
         disk.open(LOGS / name, create=True)
     assert log_ids(disk, LOGS) == [7]
     assert EntryLogs(disk, LOGS, SALT, SMALL).create()[0] == 8
+
+
+def test_a_view_is_held_against_its_block() -> None:
+    rig = Rig()
+    (view,) = rig.log(1)
+    assert rig.logs.read(view).ledger_id == 1
+    for fields in ({"ledger_id": 2}, {"first": -1}, {"last": 1}, {"first": 1, "last": 0}):
+        wrong = structs.replace(view, **fields)
+        for read in (rig.logs.read, lambda one: rig.logs.read_run([one])):
+            with pytest.raises(EntryCorrupt, match="it holds ledger 1 entries 0 to 0") as raised:
+                read(wrong)
+            assert (raised.value.path, raised.value.offset) == (str(rig.logs.path(1)), view.offset)
+    with pytest.raises(EntryCorrupt, match="the file ends 8 bytes short"):
+        rig.logs.read(structs.replace(view, length=view.length + 8))
+
+
+def test_a_run_ends_before_its_first_bad_block() -> None:
+    rig = Rig()
+    views = rig.log(1, 2, 3)
+    assert [block.ledger_id for block in rig.logs.read_run(views)] == [1, 2, 3]
+    wrong = structs.replace(views[1], ledger_id=9)
+    assert [block.ledger_id for block in rig.logs.read_run([views[0], wrong, views[2]])] == [1]
+    with pytest.raises(EntryCorrupt):
+        rig.logs.read_run([wrong, views[2]])
+    rig.disk.fault = None
+    reading = rig.logs.file(1)
+    reading.read = reading.read_once = _broken  # type: ignore[method-assign]
+    for read in (lambda: rig.logs.read(views[0]), lambda: rig.logs.read_run(views)):
+        with pytest.raises(EntryCorrupt, match="Input/output"):
+            read()
+
+
+def _broken(offset: int, length: int) -> bytes:
+    raise BROKEN
+
+
+@pytest.mark.parametrize(
+    ("sizes", "counts"),
+    [([90, 20], [1, 1]), ([60, 40, 1], [2, 1]), ([200, 200], [1, 1]), ([10] * 25, [10, 10, 5])],
+)
+def test_a_group_too_large_for_a_block_is_cut_where_blocks_end(
+    sizes: list[int], counts: list[int]
+) -> None:
+    held = LedgerEntries()
+    entries = [bytes(size) for size in sizes]
+    held.append(range(len(entries)), entries, segment_of(entries))
+    settings = replace(SMALL, block_bytes=100, block_bytes_max=100)
+    found = list(pieces(held, settings, merge=True))
+    assert [entry for _, _, some in found for entry in some] == entries
+    cut = [segment.count for segments, _, _ in found for segment in segments]
+    assert cut == counts
