@@ -13,6 +13,7 @@ from magnetar.bookie.index import FLAG_DELETED, FLAG_EMPTIED, FLAG_FENCED, Index
 from magnetar.bookie.index_store import Batch, MemoryIndexStore
 from magnetar.bookie.ledgers import Ledgers, LedgerState
 from magnetar.bookie.memory import MemoryBookie
+from magnetar.bookie.packed import ascending
 from magnetar.bookie.write_cache import (
     ENTRY_OVERHEAD_BYTES,
     GROUP_OVERHEAD_BYTES,
@@ -325,6 +326,20 @@ def test_a_half_counts_what_it_holds() -> None:
     assert half.slice(2, 1, 1, 9) == (range(1, 2), [bytes(10)])
     assert half.slice(2, 0, 9, 2) == (range(2), [bytes(10)] * 2)
     assert half.slice(2, 3, 9, 9) is None
+
+
+# -- ids ------------------------------------------------------------------------------------------
+
+
+def test_ids_that_follow_each_other_are_a_range() -> None:
+    assert ascending([3, 4, 5]) == range(3, 6)
+    assert ascending((7,)) == range(7, 8)
+    assert ascending([]) == range(0)
+    assert ascending([3, 5]) == (3, 5)
+    assert ascending(range(2, 9, 3)) == (2, 5, 8)
+    for ids in ([3, 3], [4, 3], [3, 4, 4]):
+        with pytest.raises(ValueError, match="must ascend"):
+            ascending(ids)
 
 
 # -- the bookie in memory -------------------------------------------------------------------------

@@ -8,10 +8,12 @@ from magnetar.bookie.api import BookieError, BookieUnavailable, LedgerFenced
 from magnetar.bookie.net import link as link_module
 from magnetar.bookie.net import messages_v1 as messages
 from magnetar.bookie.net import protocol_v1 as protocol
+from magnetar.bookie.net.client import RemoteBookie
 from magnetar.bookie.net.link import WRITE_BUFFER_HIGH_BYTES
 from magnetar.bookie.net.protocol_v1 import Add, Frame
 
 from .link_rig import LinkRig, feed, turns, welcome
+from .peers import HOST, IDENTITY
 
 ENDED = BookieUnavailable("ended by the test")
 
@@ -361,3 +363,11 @@ async def test_a_list_that_its_owner_uses_again_is_sent_as_it_is_then(
     adds = [frame for frame in rig.wire.frames() if isinstance(frame, Add)]
     assert [add.entries for add in adds] == [[b"first"], [b"second"]]
     rig.link.close(ENDED)
+
+
+async def test_a_bookie_that_was_closed_before_it_was_used_is_not_used() -> None:
+    bookie = RemoteBookie(IDENTITY, HOST, 1)
+    await bookie.close()
+    with pytest.raises(BookieUnavailable, match="not used any more"):
+        await bookie.ping()
+    assert not bookie.connected
