@@ -35,6 +35,8 @@ BOUNDARIES: Final = (ast.If, ast.While, ast.Return)
 """Statements whose numbers are boundaries more often than sizes."""
 TWINS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 """Functions that take the same arguments and are mistaken for one another."""
+DEFAULTS: Final = {"strict": False}
+"""Keywords that the linter wants written out with their default."""
 NOT_PROMISED: Final = frozenset(
     {
         "debug",
@@ -134,9 +136,14 @@ def _calls(node: ast.Call) -> Iterator[Change]:
             args[number], args[number + 1] = other, one
             yield Change("swaps arguments", _fields(args=args))
     for number, keyword in enumerate(node.keywords):
-        if keyword.arg is not None:
+        if keyword.arg is not None and not _is_default(keyword):
             text = f"without `{keyword.arg}={ast.unparse(keyword.value)}`"
             yield Change("drops keyword", _without("keywords", number), text)
+
+
+def _is_default(keyword: ast.keyword) -> bool:
+    value = keyword.value
+    return isinstance(value, ast.Constant) and DEFAULTS.get(keyword.arg or "") is value.value
 
 
 def _statements(node: ast.stmt) -> Iterator[Change]:  # noqa: C901  # a table

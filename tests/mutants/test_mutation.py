@@ -63,6 +63,31 @@ def test_each_kind_of_mistake_is_planted(
     assert expected in {(each.kind, each.before, each.after) for each in mutants}
 
 
+SAME = """
+def told(items, limit):
+    try:
+        found = list(zip(items, items, strict=False))
+    except ValueError:
+        log.error("no pairs")
+    try:
+        found = max(limit, len(items))
+    except TypeError:
+        pass
+    return found
+"""
+
+
+def test_what_changes_nothing_is_no_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "same.py"
+    file.write_text(SAME)
+    found = [(each.kind, each.after) for each in mutations_of(file, tmp_path)]
+    kinds = [kind for kind, _ in found]
+    assert "swallows" not in kinds, "a handler that only logs, or does nothing"
+    assert "drops keyword" not in kinds, "a default that is written out"
+    assert ("calls twin", "min(limit, len(items))") in found
+    assert ("swaps arguments", "max(len(items), limit)") not in found
+
+
 def test_texts_for_people_are_left_alone(mutants: list[Mutation]) -> None:
     assert {each.function for each in mutants} == {"Queue.put"}
     assert not [each for each in mutants if "Adds an item" in each.before]

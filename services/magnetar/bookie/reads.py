@@ -182,10 +182,10 @@ class Reader:
         chunk = halves.active.slice(ledger_id, position, last, CHUNK_ENTRIES_MAX)
         if halves.flushing is None or (chunk is not None and chunk[0][0] == position):
             return chunk
-        older = halves.flushing.slice(ledger_id, position, last, CHUNK_ENTRIES_MAX)
-        if chunk is None or (older is not None and older[0][0] < chunk[0][0]):
-            return older
-        return chunk
+        # An entry that was written again is in both halves: the active one has its last bytes.
+        older_last = last if chunk is None else chunk[0][0] - 1
+        older = halves.flushing.slice(ledger_id, position, older_last, CHUNK_ENTRIES_MAX)
+        return chunk if older is None else older
 
     async def _block(
         self, state: LedgerState, position: int, last: int, wanted: int, *, goes_on: bool

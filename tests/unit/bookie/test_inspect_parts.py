@@ -1,0 +1,263 @@
+"""The inspector and the start of a bookie on a simulated disk: each fact and each fault told."""
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google_crc32c import value
+from tests.support.sim_disk import SimDisk, SimIndexStore
+
+from magnetar.bookie import entry_log_codec_v1 as log_codec
+from magnetar.bookie import index as index_format
+from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.entry_log import file_name as log_name
+from magnetar.bookie.entry_log_codec_v1 import BadBlock
+from magnetar.bookie.index import Damage, LedgerRecord, View
+from magnetar.bookie.index_store import Batch
+from magnetar.bookie.inspect import Inspection, inspect
+from magnetar.bookie.journal_codec_v1 import BadRecord
+from magnetar.bookie.journal_files import file_name
+from magnetar.bookie.ledgers import LedgerState
+
+from .conftest import DATA, SMALL, add, open_sim, read_all
+
+LOGS = DATA / "entry-logs"
+JOURNAL = DATA / "journal"
+
+
+class Stage:
+    """A data directory with ledgers 1 to 3 in one log, and what is wrong with its index."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.index = SimIndexStore(self.disk, DATA / "index")
+
+    async def fill(self) -> None:
+        bookie = await open_sim(self.disk, self.index)
+        for ledger_id in (1, 2, 3):
+            await add(bookie, ledger_id, range(10))
+        await bookie.ledger_end(2, fence=True)
+        await bookie.flush()
+        await bookie.delete_ledger(3)
+        await bookie.flush()
+        await bookie.abort()
+
+    def change(self, batch: Batch) -> None:
+        self.index.write(batch)
+        self.index.sync()
+
+    def inspect(self) -> Inspection:
+        return inspect(self.disk, DATA, lambda _: self.index)
+
+    def views(self) -> list[View]:
+        return list(index_format.Index(self.index).all_views())
+
+    def told(self, kind: str) -> list[tuple[str, int, str]]:
+        return [
+            (Path(each.file).name, each.offset, each.text)
+            for each in self.inspect().findings
+            if each.kind == kind
+        ]
+
+
+@pytest.fixture
+async def stage() -> Stage:
+    made = Stage()
+    await made.fill()
+    return made
+
+
+async def test_ledgers_are_counted_by_what_they_are(stage: Stage) -> None:
+    facts = stage.inspect().index
+    assert facts is not None
+    assert (facts.ledgers, facts.fenced, facts.deleted) == (3, 1, 1)
+    assert (facts.views, facts.limbo_through, facts.damaged_ranges) == (2, -1, 0)
+    assert facts.blocks_without_view == 1
+    assert facts.bytes_without_view > 1000
+    assert stage.told("damage") == []
+    ((file, offset, text),) = [each for each in stage.told("note") if "no view" in each[2]]
+    assert (file, offset) == (log_name(1), stage.views()[-1].offset + stage.views()[-1].length)
+    assert "ledger 3, entries 0 to 9" in text
+
+
+async def test_damage_on_record_is_told_with_its_place(stage: Stage) -> None:
+    batch = Batch()
+    index_format.put_damage(batch, Damage(1, 20, 25, "/journal/x.damaged", 77))
+    index_format.put_damage(batch, Damage(2, 30, 30, "/journal/y.damaged", 78))
+    index_format.put_limbo(batch, 2)
+    stage.change(batch)
+    found = stage.inspect()
+    assert found.damaged
+    assert found.index is not None
+    assert (found.index.damaged_ranges, found.index.limbo_through) == (2, 2)
+    assert stage.told("damage") == [
+        ("index", 0, "ledgers up to 2 may have lost entries and fences"),
+        ("x.damaged", 77, "entries 20 to 25 of ledger 1 were lost"),
+        ("y.damaged", 78, "entries 30 to 30 of ledger 2 were lost"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"log_id": 9}, "the file is missing"),
+        ({"offset": 72}, "no valid block begins there"),
+        ({"ledger_id": 5}, "the block there is of ledger 1"),
+        ({"last": 10}, "the block there has entries 0 to 9"),
+        ({"length": 8}, "the block there has entries 0 to 9"),
+    ],
+    ids=str,
+)
+async def test_a_view_that_does_not_hold_is_damage(
+    stage: Stage, fields: dict[str, int], text: str
+) -> None:
+    first = stage.views()[0]
+    known = {name: getattr(first, name) for name in first.__struct_fields__}
+    batch = Batch()
+    batch.delete(index_format.block_key(1, 0))
+    index_format.put_view(batch, View(**(known | fields)))
+    stage.change(batch)
+    ((_, offset, told),) = stage.told("damage")
+    assert text in told
+    assert offset == fields.get("offset", first.offset)
+
+
+async def test_views_that_overlap_are_damage_and_parts_of_a_block_are_not(stage: Stage) -> None:
+    first = stage.views()[0]
+    batch = Batch()
+    for begin, end in ((0, 4), (5, 9)):
+        place = first.log_id, first.offset, first.length
+        index_format.put_view(batch, View(1, begin, end, *place))
+    stage.change(batch)
+    assert stage.told("damage") == []
+    batch = Batch()
+    index_format.put_view(batch, View(1, 0, 5, first.log_id, first.offset, first.length))
+    stage.change(batch)
+    ((_, _, text),) = stage.told("damage")
+    assert "overlap" in text
+
+
+async def test_strange_files_beside_the_journal_are_notes(stage: Stage) -> None:
+    for name in ("0000000000000009.journal.damaged", "strange", "0000000000000009.spare"):
+        stage.disk.open(JOURNAL / name, create=True)
+    notes = [(name, text) for name, _, text in stage.told("note") if "view" not in text]
+    assert notes == [
+        (
+            "0000000000000009.journal.damaged",
+            "set aside at a restart: its damage is on record in the index",
+        ),
+        ("strange", "not a file of a bookie"),
+    ]
+
+
+async def test_a_journal_file_that_the_checkpoint_names_is_missed(stage: Stage) -> None:
+    names = [each for each in stage.disk.names(JOURNAL) if each.endswith(".journal")]
+    del stage.disk.inodes[JOURNAL / names[-1]]
+    told = stage.told("damage")
+    assert told == [(names[-1], 0, "the checkpoint names this file: missing")]
+
+
+# -- headers and heads ----------------------------------------------------------------------------
+
+
+def test_a_header_that_is_cut_or_anothers_is_none() -> None:
+    salt = bytes(16)
+    whole = log_codec.encode_file_header(salt, 7)
+    for size in range(len(whole)):
+        with pytest.raises(BadBlock):
+            log_codec.decode_file_header(whole[:size])
+    with pytest.raises(BadBlock, match="no entry log header"):
+        log_codec.decode_file_header(b"X" + whole[1:])
+    page = codec.encode_file_header(codec.FileHeader(7, 1, salt))
+    for size in (0, 1, 40, len(page) - 1):
+        with pytest.raises(BadRecord):
+            codec.decode_file_header(page[:size])
+    with pytest.raises(BadRecord, match="no journal file header"):
+        codec.decode_file_header(b"X" + page[1:])
+
+
+@pytest.mark.parametrize(("at", "byte"), [(56, 0), (56, 6), (57, 2), (57, 0x80), (58, 1), (60, 1)])
+def test_a_head_of_a_kind_or_flags_that_nobody_writes_is_none(at: int, byte: int) -> None:
+    head = bytearray(codec.encode_head(codec.KIND_FENCE, 5, 4, 7, -1))
+    assert codec.decode_head(bytes(head), 0).kind == codec.KIND_FENCE
+    head[at] = byte
+    head[:4] = value(bytes(head[4:])).to_bytes(4, "little")
+    with pytest.raises(BadRecord, match="no record head"):
+        codec.decode_head(bytes(head), 0)
+
+
+# -- opening --------------------------------------------------------------------------------------
+
+
+async def replayed(disk: SimDisk) -> SimIndexStore:
+    """A directory with entries in its journal that do not fit half of the write cache."""
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    for first in range(0, 100, 10):
+        await add(bookie, 1, range(first, first + 10))
+    await bookie.abort()
+    return SimIndexStore(disk, DATA / "index", index.synced)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+async def test_a_replay_waits_for_room_and_for_nothing_else(number: int) -> None:
+    small = replace(SMALL, write_cache_bytes=3_000, tick_s=1000.0)
+    disk = SimDisk()
+    index = await replayed(disk)
+    broken = OSError(number, "no")
+    disk.fault = lambda step, path: (
+        broken if path.suffix == ".log" and step in ("create", "write") else None
+    )
+    if number == errno.EIO:
+        with pytest.raises(OSError, match="no"):
+            await open_sim(disk, index, small)
+        disk.fault = None
+    bookie = await open_sim(disk, index, small)
+    assert await read_all(bookie, 1) == list(range(100))
+    disk.fault = None
+    await bookie.close()
+
+
+async def test_a_refused_commit_writes_nothing() -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"))
+    assert await add(bookie, 1, range(3)) is None
+    path = JOURNAL / file_name(1)
+    disk.fault = lambda step, _: OSError(errno.ENOSPC, "full") if step == "preallocate" else None
+    bookie._journal._writer._allocated = 0
+    touched: list[str] = []
+    fault = disk.fault
+
+    def noted(step: str, at: Path) -> OSError | None:
+        if at == path and step in ("write", "sync"):
+            touched.append(step)
+        return fault(step, at)
+
+    disk.fault = noted
+    assert await add(bookie, 1, range(3, 4)) is not None
+    assert touched == []
+    disk.fault = None
+    await bookie.close()
+
+
+async def test_what_the_index_cannot_load_leaves_the_half_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    await add(bookie, 1, range(3))
+
+    def broken(_: object) -> dict[int, LedgerState]:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(bookie._ledgers, "take", broken)
+    with pytest.raises(OSError, match="broken"):
+        await bookie.flush()
+    monkeypatch.undo()
+    assert await read_all(bookie, 1) == [0, 1, 2]
+    await bookie.flush()
+    assert bookie.stats().flushes == 1
+    assert LedgerRecord(-1, 2, 300, -1, 0) == bookie._parts.index.ledger(1)
+    await bookie.close()

@@ -1,0 +1,265 @@
+"""What a bookie on disk promises to its callers: what counts, what is refused, what is kept."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from google_crc32c import value
+from tests.support.sim_disk import SimDisk, SimIndexStore
+
+from magnetar.bookie import local as local_module
+from magnetar.bookie.api import (
+    ID_END,
+    BookieError,
+    BookieReadOnly,
+    LedgerEnd,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    ProofKind,
+)
+from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.packed import packed
+
+from .conftest import DATA, SMALL, add, entry, open_sim, read_all, until
+
+BY_HAND = replace(SMALL, tick_s=1000.0)
+
+
+class Rig:
+    """A bookie on a simulated disk that can be opened again."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.index = SimIndexStore(self.disk, DATA / "index")
+        self.bookie: LocalBookie
+
+    async def open(self) -> None:
+        self.index = SimIndexStore(self.disk, DATA / "index", self.index.synced)
+        self.bookie = await open_sim(self.disk, self.index, BY_HAND)
+
+    async def again(self, *, clean: bool) -> None:
+        await (self.bookie.close() if clean else self.bookie.abort())
+        await self.open()
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    made = Rig()
+    await made.open()
+    yield made
+    await made.bookie.close()
+
+
+async def answer(
+    bookie: LocalBookie, ledger_id: int, first: int, **options: bool
+) -> BookieError | None:
+    """What an add of one entry is answered."""
+    answered: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
+    bookie.add_entries(
+        ledger_id,
+        range(first, first + 1),
+        [entry(ledger_id, first)],
+        last_add_confirmed=first - 1,
+        on_added=answered.set_result,
+        **options,
+    )
+    return await asyncio.wait_for(answered, 20)
+
+
+async def confirmed(bookie: LocalBookie, ledger_id: int = 1) -> int:
+    return (await bookie.ledger_end(ledger_id)).last_add_confirmed
+
+
+async def test_what_is_confirmed_only_rises_and_is_kept(rig: Rig) -> None:
+    await add(rig.bookie, 1, range(9))
+    assert await confirmed(rig.bookie) == -1
+    for told, known in ((3, 3), (2, 3), (3, 3), (5, 5), (-1, 5)):
+        await rig.bookie.note_confirmed([(1, told)])
+        assert await confirmed(rig.bookie) == known
+    await rig.bookie.flush()
+    await rig.again(clean=False)
+    assert await confirmed(rig.bookie) == 5
+    assert await answer(rig.bookie, 1, 9) is None
+    assert await confirmed(rig.bookie) == 8, "an add says it too"
+    assert await answer(rig.bookie, 1, 4) is None
+    assert await confirmed(rig.bookie) == 8
+
+
+async def test_nothing_is_confirmed_of_a_ledger_that_is_absent_fenced_or_deleted(rig: Rig) -> None:
+    for ledger_id in (1, 2, 3):
+        await add(rig.bookie, ledger_id, range(3))
+    await rig.bookie.ledger_end(1, fence=True)
+    await rig.bookie.delete_ledger(2)
+    await rig.bookie.note_confirmed([(1, 2), (2, 2), (4, 2), (3, 2)])
+    assert await confirmed(rig.bookie, 1) == -1
+    assert await confirmed(rig.bookie, 3) == 2
+    assert await rig.bookie.list_ledgers() == [1, 3]
+    with pytest.raises(NoSuchLedger):
+        await rig.bookie.ledger_end(4)
+
+
+@pytest.mark.parametrize("wrong", [(-1, 0), (ID_END, 0), (1, -2), (1, ID_END)])
+async def test_of_confirmations_that_cannot_be_none_counts(
+    rig: Rig, wrong: tuple[int, int]
+) -> None:
+    await add(rig.bookie, 1, range(3))
+    with pytest.raises(ValueError, match="no last add confirmed"):
+        await rig.bookie.note_confirmed([(1, 1), wrong])
+    assert await confirmed(rig.bookie) == -1
+    await rig.bookie.note_confirmed([(0, -1), (ID_END - 1, ID_END - 1)])
+
+
+async def test_groups_are_of_a_bounded_size(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_module, "GROUP_BYTES_MAX", 10)
+    monkeypatch.setattr(local_module, "ENTRIES_PER_GROUP_MAX", 3)
+
+    def made(entries: list[bytes]) -> None:
+        rig.bookie.add_entries(
+            1, range(len(entries)), entries, last_add_confirmed=-1, on_added=lambda _: None
+        )
+
+    made([b"x" * 10])
+    made([b"", b"", b""])
+    for too_large in ([b"x" * 11], [b""] * 4, packed([b"x" * 6, b"y" * 5])):
+        with pytest.raises(ValueError, match="is too large"):
+            made(too_large)
+
+
+@pytest.mark.parametrize(
+    ("ids", "count", "lac"),
+    [
+        (range(2), 1, -1),
+        (range(1), 2, -1),
+        (range(0), 0, -1),
+        (range(-1, 1), 2, -1),
+        (range(ID_END - 1, ID_END + 1), 2, -1),
+        (range(1), 1, -2),
+        (range(1), 1, ID_END),
+    ],
+    ids=str,
+)
+async def test_groups_that_cannot_be_are_refused_at_once(
+    rig: Rig, ids: range, count: int, lac: int
+) -> None:
+    with pytest.raises(ValueError, match=r"entries for|no entry id"):
+        rig.bookie.add_entries(
+            1, ids, [b"x"] * count, last_add_confirmed=lac, on_added=lambda _: None
+        )
+    assert rig.bookie.pending_bytes == 0
+
+
+async def test_a_fence_refuses_the_writer_at_once_and_costs_one_record(rig: Rig) -> None:
+    await add(rig.bookie, 1, range(3))
+    fencing = asyncio.ensure_future(rig.bookie.ledger_end(1, fence=True))
+    await asyncio.sleep(0)
+    assert isinstance(await answer(rig.bookie, 1, 3), LedgerFenced)
+    assert await fencing == LedgerEnd(-1, 2, True, 300)
+    steps = rig.disk.steps
+    assert (await rig.bookie.ledger_end(1, fence=True)).fenced
+    assert rig.disk.steps == steps
+    found = await rig.bookie.read_entries(1, 0, 0, bytes_max=1, fence=True)
+    assert len(found) == 1
+    assert await answer(rig.bookie, 1, 3, recovery=True) is None
+    for clean in (False, True):
+        await rig.again(clean=clean)
+        assert isinstance(await answer(rig.bookie, 1, 4), LedgerFenced)
+
+
+async def test_a_read_that_fences_fences(rig: Rig) -> None:
+    await add(rig.bookie, 1, range(3))
+    with pytest.raises(NoSuchEntry):
+        await rig.bookie.read_entries(1, 9, 9, bytes_max=1, fence=True)
+    assert isinstance(await answer(rig.bookie, 1, 3), LedgerFenced)
+    await rig.bookie.ledger_end(7, fence=True)
+    assert await rig.bookie.list_ledgers() == [1, 7], "a ledger that never was is fenced too"
+    await rig.again(clean=False)
+    assert isinstance(await answer(rig.bookie, 7, 0), LedgerFenced)
+
+
+async def test_a_deleted_ledger_is_gone_for_all(rig: Rig) -> None:
+    await rig.bookie.delete_ledger(9)
+    assert await answer(rig.bookie, 9, 0) is None, "what was never here is not deleted"
+    await add(rig.bookie, 1, range(3))
+    await add(rig.bookie, 2, range(3))
+    await rig.bookie.flush()
+    deleting = asyncio.ensure_future(rig.bookie.delete_ledger(1))
+    await asyncio.sleep(0)
+    assert isinstance(await answer(rig.bookie, 1, 3, recovery=True), NoSuchLedger)
+    await deleting
+    await rig.bookie.delete_ledger(1)
+    for clean in (None, False, True):
+        if clean is not None:
+            await rig.again(clean=clean)
+        for asked in (
+            rig.bookie.read_entries(1, 0, 0, bytes_max=1),
+            rig.bookie.ledger_end(1),
+            rig.bookie.ledger_end(1, fence=True),
+            rig.bookie.prove_entries(1, 0, 2, count_max=9),
+        ):
+            with pytest.raises(NoSuchLedger):
+                await asked
+        assert isinstance(await answer(rig.bookie, 1, 0, recovery=True), NoSuchLedger)
+        assert await rig.bookie.list_ledgers() == [2, 9]
+        assert await read_all(rig.bookie, 2) == [0, 1, 2]
+
+
+async def test_an_add_behind_a_refused_one_is_answered_after_it(rig: Rig) -> None:
+    await rig.bookie.ledger_end(2, fence=True)
+    answers: list[tuple[int, type[BookieError] | None]] = []
+    rig.bookie._journal.hold()
+    for number, ledger_id in enumerate((1, 2, 1, 2, 2, 1)):
+
+        def answered(error: BookieError | None, number: int = number) -> None:
+            answers.append((number, None if error is None else type(error)))
+
+        rig.bookie.add_entries(
+            ledger_id,
+            range(number, number + 1),
+            [b"x"],
+            last_add_confirmed=-1,
+            on_added=answered,
+        )
+    await asyncio.sleep(0)
+    assert answers == []
+    rig.bookie._journal.release()
+    await until(lambda: len(answers) == 6)
+    refused = (1, 3, 4)
+    assert answers == [(n, LedgerFenced if n in refused else None) for n in range(6)]
+    assert rig.bookie._ledgers.get(1).pending == rig.bookie._ledgers.get(2).pending == 0
+
+
+async def test_proofs_are_of_what_is_here(rig: Rig) -> None:
+    await add(rig.bookie, 1, [0, 1, 4, 5, 9])
+    await rig.bookie.flush()
+    for first, last, count_max, proven in (
+        (0, 9, 100, [0, 1, 4, 5, 9]),
+        (0, 9, 5, [0, 1, 4]),
+        (1, 4, 100, [1, 4]),
+        (2, 3, 100, []),
+        (9, 50, 3, [9]),
+    ):
+        found = await rig.bookie.prove_entries(1, first, last, count_max=count_max)
+        assert [proof.entry_id for proof in found.proofs] == proven
+        assert found.next_entry == min(last, first + count_max - 1) + 1
+        for proof in found.proofs:
+            data = entry(1, proof.entry_id)
+            assert proof.kind is ProofKind.PRESENT
+            assert (proof.length_bytes, proof.crc) == (len(data), value(data))
+
+
+async def test_after_its_end_a_bookie_takes_nothing(rig: Rig) -> None:
+    await add(rig.bookie, 1, range(3))
+    for end in (rig.bookie.close, rig.bookie.abort, rig.bookie.close):
+        await end()
+        assert not rig.bookie.writable
+        for asked in (
+            rig.bookie.ledger_end(2, fence=True),
+            rig.bookie.delete_ledger(1),
+            rig.bookie.note_confirmed([]),
+        ):
+            with pytest.raises(BookieReadOnly):
+                await asked
+    await rig.open()
+    assert await read_all(rig.bookie, 1) == [0, 1, 2]

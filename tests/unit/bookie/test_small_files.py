@@ -1,0 +1,141 @@
+"""The checkpoint and plain files: what is durable, and system calls that do less than asked."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from rocksdict import DbClosedError
+from tests.support.sim_disk import SimDisk
+
+from magnetar.bookie import direct_io
+from magnetar.bookie.checkpoint import Checkpoint, Mark, read_mark
+from magnetar.bookie.index_store import IndexDamaged, RocksIndexStore
+from magnetar.bookie.journal_files import JournalPosition
+from magnetar.bookie.os_file import OsFile
+from magnetar.bookie.os_files import OsFiles
+
+DATA = Path("/data")
+SALT = bytes(16)
+
+
+def test_the_checkpoint_on_the_disk_is_the_one_in_memory() -> None:
+    disk = SimDisk()
+    checkpoint = Checkpoint(disk, DATA, SALT, Mark(JournalPosition(1, 10, 5), 1))
+    assert read_mark(disk, DATA, SALT) is None
+    checkpoint.journal_begun(3)
+    for mark in (
+        Mark(JournalPosition(1, 10, 5), 3),
+        Mark(JournalPosition(2, 20, 6), 3),
+    ):
+        assert checkpoint.mark == mark
+        assert read_mark(disk, DATA, SALT) == mark
+        checkpoint.advance(JournalPosition(2, 20, 6))
+    disk.fault = lambda step, _: OSError(5, "Input/output error") if step == "rename" else None
+    with pytest.raises(OSError, match="Input/output"):
+        checkpoint.advance(JournalPosition(9, 9, 9))
+    assert checkpoint.mark == Mark(JournalPosition(2, 20, 6), 3), "nothing is durable of that"
+
+
+def test_a_read_goes_on_where_the_system_gave_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(100)))
+    file = OsFiles().open(path, read_only=True)
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, length, offset: pread(fd, min(length, 7), offset))
+    assert file.read(3, 50) == bytes(range(3, 53))
+    assert file.read(90, 50) == bytes(range(90, 100))
+    assert file.read(100, 5) == b""
+    file.close()
+
+
+@pytest.mark.parametrize("most", [1, 5, 8])
+def test_a_write_goes_on_where_the_system_took_less(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"....")
+    file = OsFiles().open(path)
+    assert type(file) is OsFile
+    pwritev = os.pwritev
+    synced: list[int] = []
+
+    def less(fd: int, buffers: list[bytes], offset: int, flags: int = 0) -> int:
+        return pwritev(fd, [b"".join(buffers)[:most]], offset)
+
+    monkeypatch.setattr(os, "pwritev", less)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    buffers = [b"one", b"", b"two2", b"three", b"4"]
+    assert file.write(buffers, 2, durable=True) == 13
+    assert path.read_bytes() == b"..onetwo2three4"
+    assert len(synced) == 1
+    file.close()
+
+
+def test_a_file_that_was_not_written_is_closed_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    file = direct_io.open_direct(path, os.open(path, os.O_RDWR | os.O_CREAT), trim=True)
+    file.close()
+    file.close()
+    assert path.stat().st_size == 0
+
+
+def test_a_file_is_closed_once(tmp_path: Path) -> None:
+    """Its descriptor may be another file's by the second time."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(100))
+    file = OsFiles().open(path, read_only=True)
+    assert file.read_once(10, 5) == bytes(5)
+    file.close()
+    others = [path.open("rb") for _ in range(4)]
+    file.close()
+    for other in others:
+        assert other.read() == bytes(100)
+        other.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "offset"),
+    [
+        ("Corruption: block checksum in /x/index/000012.sst offset 77 size 9", "000012.sst", 77),
+        ("IO error: While appending to file: /x/index/000013.log: bad", "000013.log", 0),
+        ("Corruption: /x/index/MANIFEST-000004 is short", "MANIFEST-000004", 0),
+        ("something else", "index", 0),
+    ],
+)
+def test_a_failure_of_the_index_names_file_and_offset(
+    tmp_path: Path, text: str, file: str, offset: int
+) -> None:
+    store = RocksIndexStore(tmp_path / "index")
+    failure = store._failure(RuntimeError(text))
+    assert isinstance(failure, IndexDamaged)
+    assert (Path(failure.path).name, failure.offset) == (file, offset)
+    assert failure.message == f"index {tmp_path / 'index'}: {text}"
+    full = store._failure(RuntimeError("IO error: No space left on device"))
+    assert isinstance(full, OSError)
+    assert full.errno == errno.ENOSPC
+    store.close()
+
+
+class Reopened(RocksIndexStore):
+    """Its database is opened anew before the answer, once, as a failed write of another has it."""
+
+    def interrupted(self, error: Exception) -> None:
+        """As a read that met a closed database."""
+        former = self._db
+        self._restart()
+        self._retry_or_raise(former, error)
+
+
+def test_a_read_that_met_a_reopened_index_is_done_again(tmp_path: Path) -> None:
+    store = Reopened(tmp_path / "index")
+    store.interrupted(DbClosedError("closed"))
+    store.interrupted(RuntimeError("Already mutably borrowed"))
+    with pytest.raises(IndexDamaged):
+        store.interrupted(RuntimeError("Corruption"))
+    with pytest.raises(IndexDamaged):
+        store._retry_or_raise(store._db, DbClosedError("closed, and not reopened"))
+    assert store.generation == 3
+    store.close()
