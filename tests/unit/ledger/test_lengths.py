@@ -5,7 +5,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.unit.ledger.cluster import Cluster, Link, LoopClock, virtual
+from tests.unit.ledger.cluster import Cluster, Link, virtual
+from tests.unit.ledger.flaky_store import LoopClock
 
 from magnetar.bookie.api import (
     BookieError,

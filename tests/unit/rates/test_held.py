@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 from tests.unit.broker.producer_doubles import RecordingSink, new_producer
-from tests.unit.ledger.cluster import LoopClock, virtual
+from tests.unit.ledger.cluster import virtual
+from tests.unit.ledger.flaky_store import LoopClock
 
 from magnetar.broker.rates.dispatching import (
     BACKLOG_ENTRIES_MIN,
