@@ -57,7 +57,7 @@ def test_an_entry_counts_that_is_confirmed_or_that_an_ack_quorum_holds(
         ({"b0"}, 1, False),
         ({"b0", "b1", "b2"}, 3, False),
     ],
-    ids=str,
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_too_few_answers_are_no_answer(
     monkeypatch: pytest.MonkeyPatch, away: set[str], ack_quorum: int, known: bool

@@ -34,7 +34,7 @@ from magnetar.bookie.write_cache import (
         ({"dropping": True, "fenced": True}, BookieReadOnly, BookieReadOnly),
         ({"deleted_ms": 0}, NoSuchLedger, NoSuchLedger),
         ({"deleted_ms": 5, "fenced": True}, NoSuchLedger, NoSuchLedger),
-        ({"deleting": object()}, NoSuchLedger, NoSuchLedger),
+        ({"deleting": "under way"}, NoSuchLedger, NoSuchLedger),
         ({"deleted_ms": -1}, None, None),
     ],
     ids=str,
