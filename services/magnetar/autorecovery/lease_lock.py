@@ -24,8 +24,8 @@ from magnetar.metadata.store import (
 )
 
 STORE_TIMEOUT_S: Final = 30.0
-RELEASE_TRIES: Final = 5
-RELEASE_RETRY_S: Final = 1.0
+RELEASE_PAUSES_S: Final = (1.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Between looks at a lock that was not released, or whose request may still reach the store."""
 
 log = get_logger("magnetar.autorecovery")
 
@@ -48,6 +48,8 @@ class LeaseLock:
         self._revision = ABSENT
         self._asked = b""
         """What `take` has written, if the outcome of that write is unknown."""
+        self._asked_with = 0
+        """The lease of that write: it cannot land once the lease has ended."""
         self._left = ABSENT
         """The revision to delete, if an earlier release did not succeed."""
 
@@ -74,6 +76,7 @@ class LeaseLock:
         """Whether it is ours now. Raises LeaseLost where the session has no lease."""
         lease_id = self._session.lease_id
         value = self._asked = f"{self._token} {lease_id}".encode()
+        self._asked_with = lease_id
         try:
             self._revision = await self._store.put(
                 self.key, value, expected=ABSENT, lease_id=lease_id
@@ -91,35 +94,38 @@ class LeaseLock:
     async def release(self) -> None:
         """Deletes the key if it is still ours, also if `take` was never answered.
 
-        After an error it may be repeated.
+        After an error it may be repeated. If `take` was not answered and the key is not ours now,
+        the request may still reach the store: see `give_up`.
         """
         if self._revision != ABSENT:
             self._left, self._revision = self._revision, ABSENT
         elif self._asked:
             record = await self._store.get(self.key)
             if record is not None and record.value == self._asked:
-                self._left = record.revision
-            self._asked = b""
+                self._left, self._asked = record.revision, b""
         if self._left != ABSENT:
             with suppress(BadRevision):  # an earlier attempt deleted it, or it went with the lease
                 await self._store.delete(self.key, expected=self._left)
             self._left = ABSENT
 
     async def give_up(self) -> None:
-        """Releases it, and retries while the store does not answer.
+        """Releases it, and looks again while the store does not answer or a request is in doubt.
 
         A lock that stays would keep every other process from its key until the lease ends.
         """
-        for _ in range(RELEASE_TRIES):
+        for pause_s in (*RELEASE_PAUSES_S, 0.0):
             try:
                 async with asyncio.timeout(STORE_TIMEOUT_S):
                     await self.release()
+                if not self._asked or self._session.lease_id != self._asked_with:
+                    return
+            except StoreClosed:
                 return
-            except (LeaseLost, StoreClosed):
-                return  # it went with the lease, or will
+            except LeaseLost:
+                pass  # it may be renewed still, and the request land
             except (MetadataError, TimeoutError) as error:
                 log.info("lock not released", key=self.key, error=str(error))
-                await asyncio.sleep(RELEASE_RETRY_S)
+            await asyncio.sleep(pause_s)
 
     def forget(self) -> None:
         """It went with a transaction, or belongs to somebody else now."""

@@ -1,7 +1,10 @@
 """A lock keeps nobody out once its holder has given it up, whatever the store answered."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
 import pytest
 from tests.unit.autorecovery.stage import LEASE_S, Stage, run
@@ -11,7 +14,7 @@ from magnetar.autorecovery.records import UnderReplicated, encode, lock_key, rec
 from magnetar.core.clock import Clock
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.session import MetadataSession
-from magnetar.metadata.store import MetadataUnavailable
+from magnetar.metadata.store import LeaseLost, MetadataUnavailable
 
 KEY = lock_key(1)
 
@@ -22,14 +25,30 @@ class UnansweredLocks(MemoryStore):
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.lost = 0
+        self.late_s = 0.0
+        """The next request of a lock is not answered, and reaches the store after so long."""
+        self.landed = asyncio.Event()
         self.unanswered = asyncio.Event()
 
     async def put(
         self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
     ) -> int:
+        if key == KEY and self.late_s:
+            late_s, self.late_s = self.late_s, 0.0
+            late = self._late(late_s, super().put(key, value, expected=expected, lease_id=lease_id))
+            self._on_its_way = asyncio.create_task(late)
+            raise MetadataUnavailable("no answer came")
         revision = await super().put(key, value, expected=expected, lease_id=lease_id)
         self._answer(key)
         return revision
+
+    async def _late(self, late_s: float, put: Coroutine[Any, Any, int]) -> None:
+        if math.isinf(late_s):
+            put.close()
+            return
+        await asyncio.sleep(late_s)
+        await put
+        self.landed.set()
 
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
         deleted = await super().delete(key, expected=expected)
@@ -68,6 +87,49 @@ def test_a_lock_whose_request_was_not_answered_is_given_up() -> None:
         assert await store.get(KEY) is not None
         await lock.give_up()
         assert await store.get(KEY) is None
+
+    with_locks(main)
+
+
+def test_a_lock_whose_request_reaches_the_store_late_is_given_up() -> None:
+    async def main(store: UnansweredLocks, new: Callable[[], LeaseLock]) -> None:
+        store.late_s, lock = 20.0, new()
+        with pytest.raises(MetadataUnavailable):
+            await lock.take()
+        await lock.give_up()
+        assert store.landed.is_set()
+        assert await store.get(KEY) is None
+
+    with_locks(main)
+
+
+def test_a_request_that_never_reaches_the_store_is_not_waited_for_without_end() -> None:
+    async def main(store: UnansweredLocks, new: Callable[[], LeaseLock]) -> None:
+        store.late_s, lock = math.inf, new()
+        with pytest.raises(MetadataUnavailable):
+            await lock.take()
+        await lock.give_up()
+        assert await new().take()
+
+    with_locks(main)
+
+
+def test_a_request_in_doubt_is_not_waited_for_once_its_lease_has_ended() -> None:
+    async def main(store: UnansweredLocks, new: Callable[[], LeaseLock]) -> None:
+        store.late_s, lock = math.inf, new()
+        with pytest.raises(MetadataUnavailable):
+            await lock.take()
+        former = lock._session.lease_id
+        await store.revoke_lease(former)
+        while True:
+            with suppress(LeaseLost):
+                if lock._session.lease_id != former:
+                    break
+            await asyncio.sleep(0.1)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await lock.give_up()
+        assert loop.time() == begun
 
     with_locks(main)
 
