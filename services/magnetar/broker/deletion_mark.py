@@ -77,6 +77,8 @@ class MarkedDeletion:
         self._absent = absent
         self._written = written
         self._under: Sequence[Check] = () if under is None else (under,)
+        self._in_doubt = False
+        """Whether a mark was not answered: it may land until the record has another revision."""
 
     async def run(self, check: Step, empty: Empty) -> None:
         """Deletes the record after `empty`, which runs under the mark and may run again.
@@ -118,13 +120,18 @@ class MarkedDeletion:
                 f"Another deletion of {self._what} has ended meanwhile: repeat this one if it is "
                 "to be deleted still"
             )
-        return await self._write(record, marked=True, checks=self._under)
+        self._in_doubt = True
+        revision = await self._write(record, marked=True, checks=self._under)
+        self._in_doubt = False
+        return revision
 
     async def _take_back(self) -> None:
         try:
             for _ in range(ATTEMPTS_MAX):
                 record = await self._store.get(self._key)
-                if record is None or not is_marked(msgspec.json.decode(record.value)):
+                if record is None:
+                    return
+                if not is_marked(msgspec.json.decode(record.value)) and not self._in_doubt:
                     return
                 with contextlib.suppress(BadRevision):
                     await self._write(record, marked=False)

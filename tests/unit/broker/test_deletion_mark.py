@@ -1,6 +1,8 @@
 """The deletion of a record below which others are created: mark, empty, delete."""
 
 import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,7 +10,13 @@ from tests.support.stalled_store import StalledStore
 
 from magnetar.broker.deletion_mark import MarkedDeletion
 from magnetar.core.errors import Conflict, MetadataError, NotFound
-from magnetar.metadata.store import BadRevision, Check, Record
+from magnetar.metadata.store import (
+    BadRevision,
+    Check,
+    MetadataUnavailable,
+    Operation,
+    Record,
+)
 
 KEY = "/namespaces/t/n"
 OLD = b'{"bundles":{}}'
@@ -170,6 +178,25 @@ async def test_it_gives_up_where_the_record_keeps_changing(store: StalledStore) 
     with pytest.raises(Conflict, match="repeat its deletion"):
         await deletion(store).run(nothing, change)
     assert await marked(store) is False, "else nothing can be created below it"
+
+
+async def test_a_mark_that_is_not_answered_cannot_land_later(store: StalledStore) -> None:
+    """Else the namespace takes no topics any more, and nobody deletes it."""
+    late: list[Coroutine[Any, Any, int]] = []
+    transact = store.transact
+
+    async def unanswered(operations: Sequence[Operation]) -> int:
+        if not late:
+            late.append(transact(operations))
+            raise MetadataUnavailable("no answer came")
+        return await transact(operations)
+
+    store.transact = unanswered  # type: ignore[method-assign]
+    with pytest.raises(MetadataUnavailable):
+        await deletion(store).run(nothing, nothing)
+    with pytest.raises(BadRevision):
+        await late[0]
+    assert await marked(store) is False
 
 
 async def test_a_mark_that_cannot_be_taken_back_hides_no_reason(store: StalledStore) -> None:
