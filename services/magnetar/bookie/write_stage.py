@@ -124,7 +124,7 @@ class WriteStage:
         old = now - self._last_swap >= settings.flush_age_s
         if self._error is not None or self._full() or old or (idle and much):
             self._swap()
-            self._trim_after = idle
+            self._trim_after = idle or old
 
     async def flush(self) -> None:
         """Returns when all that was completed before is in entry logs and index, synced.
@@ -255,7 +255,7 @@ class WriteStage:
             self._waiters = []
         self._journal.release(self.refusal)
         if self._trim_after:
-            # The load that needed the memory is over. A little later, as the half is still held.
+            # Little is added. A little later, as the half is still held.
             self._trim_after = False
             self._loop.call_later(TRIM_DELAY_S, self._release_memory)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 import weakref
 from contextlib import suppress
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
+from magnetar.bookie import write_stage
 from magnetar.bookie.api import BookieError, BookieReadOnly, EntryCorrupt, NoSuchLedger
 
 from .conftest import DATA, SMALL, Opener, add, entry, open_sim, read_all, until
@@ -42,6 +44,17 @@ async def test_what_is_old_is_flushed(open_bookie: Opener) -> None:
     assert bookie.stats().write_cache_entries == 0
     await bookie.ledger_end(2, fence=True)
     await until(lambda: bookie.stats().flushes == 2)
+
+
+async def test_freed_memory_goes_back_while_a_little_is_added_all_the_time(
+    open_bookie: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a bookie that is never idle keeps what its flushes have freed."""
+    released = threading.Event()
+    monkeypatch.setattr(write_stage, "release_freed_memory", released.set)
+    bookie = await open_bookie(replace(SMALL, flush_age_s=0.05, flush_idle_s=1e9, tick_s=0.01))
+    await add(bookie, 1, range(3))
+    await until(released.is_set)
 
 
 async def test_much_is_flushed_when_adds_pause(open_bookie: Opener) -> None:
