@@ -29,6 +29,7 @@ _Lookup = pb.CommandLookupTopicResponse
 SEND_RECEIPT: Final = CommandType.SEND_RECEIPT
 SEND_ERROR: Final = CommandType.SEND_ERROR
 MESSAGE: Final = CommandType.MESSAGE
+ACTIVE_CONSUMER_CHANGE: Final = CommandType.ACTIVE_CONSUMER_CHANGE
 PING: Final = CommandType.PING
 CLOSE_PRODUCER: Final = CommandType.CLOSE_PRODUCER
 CLOSE_CONSUMER: Final = CommandType.CLOSE_CONSUMER
@@ -121,6 +122,8 @@ class Wire(asyncio.Protocol):
             self._tell(self.producers, message.producer_id, kind, message, None)
         elif kind == MESSAGE:
             self._tell(self.consumers, message.consumer_id, kind, message, payload)
+        elif kind == ACTIVE_CONSUMER_CHANGE:
+            self._tell(self.consumers, message.consumer_id, kind, message, None)
         elif kind == PING:
             self.write(PONG_FRAME)
         elif kind == CLOSE_PRODUCER:

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from tests.history.events import Outcome
-from tests.sim.client import PASSING, Client, Refused, Wire
+from tests.sim.client import ACTIVE_CONSUMER_CHANGE, PASSING, Client, Refused, Wire
 from tests.sim.history import History, Position, SubscriptionHistory, TopicHistory
 from tests.sim.keyed_order import KeyedOrder
 from tests.sim.recording import Session
@@ -346,6 +346,9 @@ class Consumer:
         self._gone.set()
 
     def command(self, kind: int, message: Any, payload: bytes | None) -> None:
+        if kind == ACTIVE_CONSUMER_CHANGE:
+            self._last = (-1, -1)  # what nobody has acked comes again to the one that is active now
+            return
         assert payload is not None
         position = (message.message_id.ledgerId, message.message_id.entryId)
         metadata, messages = messages_of(payload)
