@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from tests.history.events import Kind
-from tests.sim.client import PASSING, Client, Refused, Wire
+from tests.sim.client import ACTIVE_CONSUMER_CHANGE, PASSING, Client, Refused, Wire
 from tests.sim.recording import KINDS, Recording
 
 from magnetar.core.tasks import TaskSet
@@ -144,6 +144,8 @@ class WireConsumer:
         self._gone.set()
 
     def command(self, kind: int, message: Any, payload: bytes | None) -> None:
+        if kind == ACTIVE_CONSUMER_CHANGE:
+            return
         assert payload is not None
         self._heard_at = time.monotonic()
         metadata, messages = messages_of(payload)
