@@ -29,7 +29,12 @@ ENVIRONMENT: Final = {
     # Small, so that it is full before the warm-up ends: what grows then is no cache.
     "MAGNETAR_CACHE_SIZE_MB": "4",
 }
-CACHES: Final = ("bookie_read_cache_size", "bookie_write_cache_size", "pulsar_ml_cache_used_size")
+CACHES: Final = (
+    "bookie_index_memory_bytes",
+    "bookie_read_cache_size",
+    "bookie_write_cache_size",
+    "pulsar_ml_cache_used_size",
+)
 METRICS_TIMEOUT_S: Final = 30.0
 PROGRESS_EVERY: Final = 12
 """Samples between two lines of progress."""

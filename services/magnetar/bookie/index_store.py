@@ -46,6 +46,11 @@ INFO_LOGS_KEPT: Final = 2
 
 log = get_logger("magnetar.bookie.index")
 
+_MEMORY_PROPERTIES: Final = (
+    "rocksdb.block-cache-usage",
+    "rocksdb.cur-size-all-mem-tables",
+    "rocksdb.estimate-table-readers-mem",
+)
 _FILE_IN_TEXT: Final = re.compile(r"(/\S+\.(?:sst|log)|/\S+/MANIFEST-\d+)")
 _OFFSET_IN_TEXT: Final = re.compile(r"offset (\d+)")
 
@@ -98,6 +103,10 @@ class IndexStore(Protocol):
         """Makes all writes so far durable. When it fails, none of those since the last one may be
         relied on: they have to be written again."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of its caches and buffers."""
+
     def close(self) -> None: ...
 
 
@@ -138,6 +147,10 @@ class MemoryIndexStore:
 
     def sync(self) -> None:
         self.synced = dict(self._data)
+
+    @property
+    def memory_bytes(self) -> int:
+        return 0
 
     def close(self) -> None:
         """Like a crash: what was not synced is gone with the object."""
@@ -259,6 +272,14 @@ class RocksIndexStore:
             if isinstance(failure, IndexDamaged):
                 self._restart()
             raise failure from error
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the block cache, the memtables and the open tables; 0 while the database is closed."""
+        try:
+            return sum(self._db.property_int_value(name) or 0 for name in _MEMORY_PROPERTIES)
+        except Exception:  # noqa: BLE001 - a restart, which `write` or `sync` reports
+            return 0
 
     def close(self) -> None:
         try:

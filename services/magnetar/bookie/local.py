@@ -356,6 +356,7 @@ class LocalBookie:
             read_cache_bytes=cache.bytes,
             read_cache_hits=cache.hits,
             read_cache_misses=cache.misses,
+            index_memory_bytes=self._parts.index.store.memory_bytes,
             entry_logs=len(self._parts.logs.ids()),
             disk_bytes_total=self._guard.usage.total,
             disk_bytes_free=self._guard.usage.free,

@@ -49,6 +49,8 @@ class BookieStats(msgspec.Struct, frozen=True):
     read_cache_bytes: int
     read_cache_hits: int
     read_cache_misses: int
+    index_memory_bytes: int
+    """Of the index' own caches and buffers, which have fixed bounds."""
     entry_logs: int
     logs_removed: int
     logs_compacted: int

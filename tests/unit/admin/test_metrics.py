@@ -161,7 +161,8 @@ def test_bookie_series() -> None:
     numbers = msgspec.convert(
         {
             **zeros, "writable": True, "read_only_reason": "", "fault": "", "entries_added": 7,
-            "bytes_added": 700, "journal_sync_seconds": 0.25, "journal_sync_buckets": buckets,
+            "bytes_added": 700, "index_memory_bytes": 4_096,
+            "journal_sync_seconds": 0.25, "journal_sync_buckets": buckets,
         },
         BookieStats, strict=False,
     )  # fmt: skip
@@ -169,6 +170,7 @@ def test_bookie_series() -> None:
     for line in (
         "bookie_SERVER_STATUS 1",
         "bookie_WRITE_BYTES 700",
+        "bookie_index_memory_bytes 4096",
         'bookkeeper_server_ADD_ENTRY_count{success="true"} 7',
         'bookie_journal_JOURNAL_SYNC{success="true",quantile="0.5"} 1.0',
         'bookie_journal_JOURNAL_SYNC{success="true",quantile="0.99"} 10.0',

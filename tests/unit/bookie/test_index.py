@@ -136,6 +136,22 @@ def test_typed_records_come_back(store: IndexStore) -> None:
     assert not list(index.ledgers())
 
 
+def test_memory_grows_with_what_is_buffered_and_read_and_is_0_after_close(tmp_path: Path) -> None:
+    store = RocksIndexStore(tmp_path / "index")
+    empty_bytes = store.memory_bytes
+    batch = Batch()
+    for number in range(1_000):
+        batch.put(b"%08d" % number, bytes(100))
+    store.write(batch)
+    assert store.memory_bytes >= empty_bytes + 100_000  # in a memtable
+    store.sync()
+    flushed_bytes = store.memory_bytes
+    assert store.get(b"%08d" % 500) == bytes(100)
+    assert store.memory_bytes > flushed_bytes  # in the block cache
+    store.close()
+    assert store.memory_bytes == 0
+
+
 def test_rocksdb_keeps_what_was_synced(tmp_path: Path) -> None:
     store = RocksIndexStore(tmp_path / "index")
     put(store, b"a")

@@ -29,6 +29,7 @@ _GAUGES: Final = (
     ("bookie_write_cache_size", "write_cache_bytes"),
     ("bookie_write_cache_entries", "write_cache_entries"),
     ("bookie_read_cache_size", "read_cache_bytes"),
+    ("bookie_index_memory_bytes", "index_memory_bytes"),
     ("bookie_journal_pending_bytes", "journal_pending_bytes"),
     ("bookie_entry_logs", "entry_logs"),
     ("bookie_disk_bytes", "disk_bytes_total"),
