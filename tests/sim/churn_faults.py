@@ -89,8 +89,12 @@ async def _expire_lease(world: "World", fault: FaultPlan, rng: Random) -> None:
 
 
 def end_leases(world: "World", node: Node) -> None:
-    """Ends all leases of a node in the store."""
-    if node.store is None:
+    """Ends all leases of a node in the store, if the node can hear of it.
+
+    Nothing ends the lease of a live broker that cannot reach the store before its TTL is over.
+    """
+    network = world.network
+    if node.store is None or not network.passes("metadata", node.name):
         return
     world.tell(f"the leases of {node.name} are ended")
     store = world.metadata.store
