@@ -61,9 +61,8 @@ class RawClient(asyncio.Protocol):
     @classmethod
     async def connect(cls, host: str, port: int) -> "RawClient":
         loop = asyncio.get_running_loop()
-        _, client = await asyncio.wait_for(
-            loop.create_connection(cls, host, port), ANSWER_TIMEOUT_S
-        )
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            _, client = await loop.create_connection(cls, host, port)
         connect = pb.CommandConnect(client_version="raw", protocol_version=21)
         client.write(encode_command(CommandType.CONNECT, connect))
         await client._answer(CommandType.CONNECTED)
@@ -141,7 +140,8 @@ class RawClient(asyncio.Protocol):
     async def _answer(self, key: object) -> Any:
         future = asyncio.get_running_loop().create_future()
         self._waiting[("kind", key) if isinstance(key, int) and key < 100 else key] = future
-        return await asyncio.wait_for(future, ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await future
 
     async def request(self, kind: int, message: Any) -> Any:
         """Sends a command with a fresh request id; returns its answer, or raises Refused."""
@@ -149,7 +149,8 @@ class RawClient(asyncio.Protocol):
         future = asyncio.get_running_loop().create_future()
         self._waiting[message.request_id] = future
         self.write(encode_command(kind, message))
-        answered, answer = await asyncio.wait_for(future, ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            answered, answer = await future
         if answered == CommandType.ERROR:
             raise Refused(answer.error, answer.message)
         return answer
@@ -215,7 +216,8 @@ class RawClient(asyncio.Protocol):
         self.write(encode_command(CommandType.REDELIVER_UNACKNOWLEDGED_MESSAGES, command))
 
     async def receive(self, consumer_id: int) -> Received:
-        return await asyncio.wait_for(self.messages[consumer_id].get(), ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await self.messages[consumer_id].get()
 
     async def ack(self, consumer_id: int, positions: list[tuple[int, int]]) -> None:
         """Acks with a receipt; returns once the server has answered."""
@@ -237,4 +239,5 @@ class RawClient(asyncio.Protocol):
     async def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
-        await asyncio.wait_for(self.lost.wait(), ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await self.lost.wait()

@@ -78,4 +78,5 @@ class EmbeddedServer(Server):
                 if isinstance(connection, HttpConnection):
                     connection.look(now)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), CLOCK_TICK_S)
+                async with asyncio.timeout(CLOCK_TICK_S):
+                    await self._stopping.wait()

@@ -85,7 +85,8 @@ class AdminServer:
     async def ready(self) -> None:
         """Returns once requests are being answered; raises what kept that from happening."""
         assert self._ready is not None, "start() comes first"  # noqa: S101
-        await asyncio.wait_for(asyncio.shield(self._ready), READY_TIMEOUT_S)
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            await asyncio.shield(self._ready)
 
     async def stop(self) -> None:
         """Lets requests under way finish, within STOP_TIMEOUT_S, then closes. Idempotent."""
@@ -93,7 +94,8 @@ class AdminServer:
             return
         self._stopping.set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._served.wait(), STOP_TIMEOUT_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._served.wait()
         await self._tasks.stop()
         if self._cluster is not None:
             await self._cluster.close()

@@ -281,7 +281,8 @@ class BrokerService:
         if self.sessions:
             self._no_sessions = asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._no_sessions.wait(), SESSIONS_END_TIMEOUT_S)
+                async with asyncio.timeout(SESSIONS_END_TIMEOUT_S):
+                    await self._no_sessions.wait()
 
     async def _count_start(self) -> int:
         for _ in range(START_ATTEMPTS_MAX):

@@ -184,7 +184,8 @@ class TopicRegistry:
                 opening.topic.add_done_callback(lambda done: self._opened(full, done))
             try:
                 # Shielded: a session that goes away must not cancel what others wait for.
-                return await asyncio.wait_for(asyncio.shield(opening.topic), OPEN_TIMEOUT_S)
+                async with asyncio.timeout(OPEN_TIMEOUT_S):
+                    return await asyncio.shield(opening.topic)
             except TopicNotFound:
                 # Whoever asked first may not have wanted it to be created.
                 if opening.creates or not create:

@@ -188,10 +188,10 @@ class EntryReader:
         entries, delay_s = [], RETRY_MIN_S
         while self._task is me:
             try:
-                entries = await asyncio.wait_for(
-                    self.source.read(start, self._read_entries, self._limits.read_bytes_max),
-                    READ_TIMEOUT_S,
-                )
+                async with asyncio.timeout(READ_TIMEOUT_S):
+                    entries = await self.source.read(
+                        start, self._read_entries, self._limits.read_bytes_max
+                    )
                 self.failure = None
                 break
             except Exception as error:  # noqa: BLE001 - else the subscription would stand still

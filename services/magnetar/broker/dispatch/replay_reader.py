@@ -153,10 +153,10 @@ class ReplayReader:
         error: Exception | None = None
         entries: list[Entry] = []
         try:
-            entries = await asyncio.wait_for(
-                self._ledger.read(Position(*first), count, self._limits.read_bytes_max),
-                READ_TIMEOUT_S,
-            )
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                entries = await self._ledger.read(
+                    Position(*first), count, self._limits.read_bytes_max
+                )
         except Exception as failed:  # noqa: BLE001 - else the positions would never come again
             error = failed
         if self._task is not me:

@@ -319,7 +319,8 @@ class Link:
         self._pong.clear()
         self.ping()
         try:
-            await asyncio.wait_for(self._pong.wait(), self._liveness_timeout_s)
+            async with asyncio.timeout(self._liveness_timeout_s):
+                await self._pong.wait()
         except TimeoutError:
             self._wire.close()
             return False

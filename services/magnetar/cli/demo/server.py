@@ -96,6 +96,7 @@ class OwnServer:
             return
         self._process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._process.wait()
         except TimeoutError:
             await self.kill()

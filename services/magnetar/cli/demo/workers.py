@@ -80,7 +80,8 @@ class Worker:
     async def ended(self) -> int:
         """Waits until it has ended and all its reports were read; kills it after a while."""
         try:
-            await asyncio.wait_for(self._process.wait(), LEAVE_TIMEOUT_S)
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._process.wait()
         except TimeoutError:
             self.signal(signal.SIGKILL)
             await self._process.wait()
