@@ -188,6 +188,9 @@ class EntryReader:
         entries, delay_s = [], RETRY_MIN_S
         while self._task is me:
             try:
+                # A read from the cache never waits. Connections notice that their buffers are full
+                # only in a turn of the loop, so each read needs one.
+                await asyncio.sleep(0)
                 async with asyncio.timeout(READ_TIMEOUT_S):
                     entries = await self.source.read(
                         start, self._read_entries, self._limits.read_bytes_max

@@ -153,6 +153,7 @@ class ReplayReader:
         error: Exception | None = None
         entries: list[Entry] = []
         try:
+            await asyncio.sleep(0)  # connections notice full buffers only in a turn of the loop
             async with asyncio.timeout(READ_TIMEOUT_S):
                 entries = await self._ledger.read(
                     Position(*first), count, self._limits.read_bytes_max
