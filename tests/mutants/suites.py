@@ -159,6 +159,12 @@ SUITES: Final = (
         0.90,
     ),
     Suite(
+        "rest",
+        (f"{MAGNETAR}/admin/routers", f"{MAGNETAR}/admin/stats"),
+        ("tests/unit/admin",),
+        0.90,
+    ),
+    Suite(
         "operator",
         (
             f"{OPERATOR}/cluster",

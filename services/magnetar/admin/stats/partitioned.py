@@ -23,6 +23,8 @@ _SUMMED = (
     "msg_out_counter",
     "storage_size",
     "backlog_size",
+    "publish_rate_limited_times",
+    "offloaded_storage_size",
     "waiting_publishers",
     "non_contiguous_deleted_messages_ranges",
 )
@@ -92,6 +94,9 @@ def summed(partitions: Iterable[TopicStats]) -> TopicStats:
         total.topic_creation_time_stamp = _earliest(
             total.topic_creation_time_stamp, part.topic_creation_time_stamp
         )
+        total.earliest_msg_publish_time_in_backlogs = _earliest(
+            total.earliest_msg_publish_time_in_backlogs, part.earliest_msg_publish_time_in_backlogs
+        )
         if part.msg_drop_rate is not msgspec.UNSET:
             so_far = 0.0 if total.msg_drop_rate is msgspec.UNSET else total.msg_drop_rate
             total.msg_drop_rate = so_far + part.msg_drop_rate
@@ -143,6 +148,9 @@ def _add_subscription(
     _add(total, part, _SUBSCRIPTION_SUMMED)
     for field in _LATEST:
         setattr(total, field, max(getattr(total, field), getattr(part, field)))
+    total.earliest_msg_publish_time_in_backlog = _earliest(
+        total.earliest_msg_publish_time_in_backlog, part.earliest_msg_publish_time_in_backlog
+    )
     total.blocked_subscription_on_unacked_msgs |= part.blocked_subscription_on_unacked_msgs
     total.subscription_properties = total.subscription_properties | part.subscription_properties
     if part.cursor_error is not msgspec.UNSET:
