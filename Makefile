@@ -110,7 +110,7 @@ sim: $(DEV_STAMP) ## the whole system simulated, by seed (SEEDS=1000 SEED_BASE=0
 
 .PHONY: chaos
 chaos: $(DEV_STAMP) etcd ## official clients on a cluster under faults, 20 minutes (ARGS="--minutes 2 --seed 7")
-	@$(call took,brokers, bookies and etcd killed, paused and cut off at random)
+	@$(call took,brokers$(comma) bookies and etcd killed$(comma) paused and cut off at random)
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 .PHONY: mutants
