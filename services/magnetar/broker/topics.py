@@ -5,11 +5,10 @@ exists is decided by metadata (a managed ledger, or a partitioned topic's record
 happens to be loaded. Existence checks follow Pulsar: a partition may be created at any time below
 its topic's partition count, whatever auto-creation says; beyond it never.
 
-A topic that is closed or deleted keeps its name until that is done: who asks for it meanwhile is
-told to retry, so that nobody gets one that stands on a log which is just ending. Closing and
-deleting run to their end, whoever asked for them. A topic whose log another owner has taken over is
-closed, and opened anew for the next who asks, where it is owned here. Only topics of bundles that
-this broker owns are opened; what the ownership does to them when bundles move is at the end.
+A topic that is closed or deleted keeps its name until that is done: a request for it meanwhile gets
+an error to retry on, so that nobody gets a topic whose log is just ending. Closing and deleting run
+to their end. A topic whose log another owner has taken over is closed, and opened anew for the next
+request if this broker owns it. The broker opens only topics of bundles that it owns.
 """
 
 import asyncio
