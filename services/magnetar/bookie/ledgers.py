@@ -146,7 +146,7 @@ class Ledgers:
             raise ValueError(f"no ledger id: {ledger_id}")
         if len(self._states) >= STATES_KEPT_MAX and len(self._states) >= self._forget_at:
             self._forget_idle()
-        state = self._states[ledger_id] = LedgerState(ledger_id)
+        state = LedgerState(ledger_id)
         record = self._index.ledger(ledger_id)
         if record is not None:
             state.emptied = bool(record.flags & FLAG_EMPTIED)
@@ -159,6 +159,9 @@ class Ledgers:
         if ledger_id <= self.limbo_through:
             # A fence may have been lost with what was damaged: only a recovery may add here.
             state.fenced = True
+        # Last of all: after a read of the index that fails, the next use reads it again. A blank
+        # state in its place would know no fence and no deletion.
+        self._states[ledger_id] = state
         return state
 
     def _forget_idle(self) -> None:

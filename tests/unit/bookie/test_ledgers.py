@@ -158,6 +158,41 @@ def test_states_that_cannot_all_be_taken_stay() -> None:
     assert ledgers.flushing
 
 
+@pytest.mark.parametrize("state", ["fenced", "deleted", "copy dropped"])
+async def test_a_read_of_the_index_that_fails_once_lifts_no_fence_and_undoes_no_deletion(
+    state: str,
+) -> None:
+    class FailsOnce(SimIndexStore):
+        fails = False
+
+        def get(self, key: bytes) -> bytes | None:
+            if self.fails and key.startswith(b"l"):
+                self.fails = False
+                raise OSError(5, "Input/output error")
+            return super().get(key)
+
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, BY_HAND)
+    await add(bookie, 1, range(3))
+    if state == "fenced":
+        assert (await bookie.ledger_end(1, fence=True)).fenced
+    elif state == "deleted":
+        await bookie.delete_ledger(1)
+    else:
+        assert await bookie.drop_copies([1]) == [1]
+    await bookie.flush()
+    await bookie.close()
+    index = FailsOnce(disk, DATA / "index", index.synced)
+    bookie = await open_sim(disk, index, BY_HAND)
+    index.fails = True
+    assert type(await add(bookie, 1, range(3, 4))) is BookieError
+    refused = NoSuchLedger if state == "deleted" else LedgerFenced
+    for _ in range(2):
+        assert isinstance(await add(bookie, 1, range(3, 4)), refused)
+    await bookie.close()
+
+
 async def test_a_repeated_delete_waits_until_the_first_is_durable() -> None:
     disk = SimDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
