@@ -41,6 +41,8 @@ ENTRY_ID: Final = "entry_id"
 PUBLISH_TIME: Final = "publish_time"
 CRC: Final = "crc32c"
 DATA: Final = "data"
+PROPERTIES_COLUMNS: Final = ("properties.key_value.key", "properties.key_value.value")
+"""Parquet's own columns of the map, by which Arrow takes their compression."""
 
 COMPRESSION_NAMES: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 

@@ -6,10 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import obstore
 import pytest
+from obstore.store import MemoryStore
 
+from magnetar.bookie.os_file import OsFile
 from magnetar.offload import sinks
-from magnetar.offload.sinks import open_sink
+from magnetar.offload.errors import ColdFileMissing, ColdStoreUnavailable
+from magnetar.offload.sinks import FolderSink, ObjectSink, open_sink
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
 
 
@@ -80,3 +84,96 @@ def test_other_errors_of_a_volume_are_told(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="No space"):
         sink.close()
     sink.abandon()
+
+
+def test_a_buckets_file_is_an_upload_and_a_folders_file_is_a_file(tmp_path: Path) -> None:
+    objects = MemoryStore()
+    upload = open_sink(StoreSpec("S3", "bucket"), objects, "a/b")
+    assert isinstance(upload, ObjectSink)
+    upload.write(b"one ")
+    upload.write(b"two")
+    upload.close()
+    assert obstore.get(objects, "a/b").bytes().to_bytes() == b"one two"
+    spec = StoreSpec(FILESYSTEM, str(tmp_path))
+    file = open_sink(spec, open_object_store(spec), "a/b")
+    assert isinstance(file, FolderSink)
+    with pytest.raises(FileExistsError):
+        open_sink(spec, open_object_store(spec), "a/b")
+    file.abandon()
+
+
+class Failing:
+    """An upload that the store refuses."""
+
+    def write(self, _: bytes) -> None:
+        raise FileNotFoundError("<Code>NoSuchBucket</Code>")
+
+    def close(self) -> None:
+        raise FileNotFoundError("gone")
+
+
+def test_an_upload_that_fails_says_so_until_it_is_abandoned() -> None:
+    upload = ObjectSink(MemoryStore(), "a/b")
+    upload._upload.close()
+    upload._upload = Failing()  # type: ignore[assignment]
+    with pytest.raises(ColdStoreUnavailable, match="a/b cannot be had: the store has no such"):
+        upload.write(b"x")
+    with pytest.raises(ColdFileMissing, match="a/b is not in the store"):
+        upload.close()
+    upload.abandon()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "writes"),
+    [([50] * 4, [100, 100]), ([99, 1, 1], [100]), ([99, 2, 100], [101, 100]), ([250, 99], [250])],
+)
+def test_small_pieces_are_gathered_for_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[int], writes: list[int]
+) -> None:
+    monkeypatch.setattr(sinks, "WRITE_BYTES", 100)
+    sizes: list[int] = []
+
+    class Noting(OsFile):
+        def write(self, buffers: Sequence[bytes], offset: int, *, durable: bool = False) -> int:
+            sizes.append(sum(map(len, buffers)))
+            return super().write(buffers, offset, durable=durable)
+
+    monkeypatch.setattr(sinks, "open_direct", lambda path, number, **_: Noting(path, number))
+    sink = FolderSink(tmp_path, tmp_path / "file")
+    for number, size in enumerate(pieces):
+        sink.write(b"%d" % number * size)
+    assert sizes == writes
+    sink.close()
+    content = b"".join(b"%d" % number * size for number, size in enumerate(pieces))
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_a_folder_of_another_volume_is_none_that_we_made_nor_is_one_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "ours" / "store"
+    (root / "a").mkdir(parents=True)
+    stat = Path.stat
+
+    def mounted(path: Path) -> os.stat_result:
+        """The volume begins at `ours`."""
+        found = stat(path)
+        values = list(found)
+        values[2] = found.st_dev + (path == tmp_path)
+        return os.stat_result(values)
+
+    monkeypatch.setattr(Path, "stat", mounted)
+    found = list(sinks._folders_of(root, root / "a" / "file"))
+    assert found == [root / "a", root, tmp_path / "ours"]
+
+
+def test_a_folder_where_we_may_not_write_is_none_that_we_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "ours" / "store"
+    (root / "a").mkdir(parents=True)
+    monkeypatch.setattr(os, "access", lambda folder, _: folder != tmp_path)
+    found = list(sinks._folders_of(root, root / "a" / "file"))
+    assert found[:3] == [root / "a", root, tmp_path / "ours"]
+    assert tmp_path not in found
+    assert found[3:] == list(tmp_path.parents)[: len(found) - 3]

@@ -1,0 +1,392 @@
+"""Bounds of the work on stores: which calls are refused, how often the trash is emptied, and what
+a file in a folder is read with."""
+
+import asyncio
+import errno
+import gc
+import os
+import random
+import threading
+import time
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.ledger.stage import ManualClock, turns
+from tests.unit.offload.test_cold_files import made
+
+from magnetar.core.clock import SystemClock
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import MetadataUnavailable, Record
+from magnetar.offload import cold, folder_reads, store_threads
+from magnetar.offload.cold import ColdLedger, ColdLedgers
+from magnetar.offload.cold_files import ColdFiles
+from magnetar.offload.errors import ColdStoreUnavailable
+from magnetar.offload.folder_reads import read_range
+from magnetar.offload.records import OffloadRecord, encode, offload_key
+from magnetar.offload.store_threads import (
+    HANGS_AFTER_S,
+    STORES_MAX,
+    THREADS_PER_STORE_MAX,
+    WAITING_MAX,
+    StoreThreads,
+    _check,
+    _Store,
+)
+from magnetar.offload.stores import FILESYSTEM, StoreSpec
+from magnetar.offload.trash import (
+    TRASH_PREFIX,
+    Emptied,
+    TrashedFile,
+    decode_trash,
+    empty_trash,
+    put_in_trash,
+)
+
+WAIT_S = 20.0
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ages", "refused"),
+    [
+        ([HANGS_AFTER_S] * THREADS_PER_STORE_MAX, True),
+        ([HANGS_AFTER_S] * (THREADS_PER_STORE_MAX - 1) + [HANGS_AFTER_S - 0.5], False),
+        ([HANGS_AFTER_S] * (THREADS_PER_STORE_MAX - 1), False),
+        ([1e6] * THREADS_PER_STORE_MAX, True),
+        ([], False),
+    ],
+)
+def test_a_store_hangs_once_all_of_its_threads_have_for_so_long(
+    monkeypatch: pytest.MonkeyPatch, ages: list[float], refused: bool
+) -> None:
+    now = 1024.0  # exact in binary, as the ages are
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    store = _Store(threading.Lock())
+    store.running = {thread: now - age for thread, age in enumerate(ages)}
+    if refused:
+        with pytest.raises(ColdStoreUnavailable, match="a does not answer: 8 reads hang"):
+            _check("a", store)
+    else:
+        _check("a", store)
+
+
+@pytest.mark.parametrize("cancelled", [0, 1, WAITING_MAX])
+def test_calls_that_were_given_up_take_no_place_in_the_line(cancelled: int) -> None:
+    store = _Store(threading.Lock())
+    calls: list[Future[int]] = [Future() for _ in range(WAITING_MAX)]
+    store.waiting = deque((call, int) for call in calls)
+    for call in calls[:cancelled]:
+        call.cancel()
+    if cancelled:
+        _check("a", store)
+        assert [call for call, _ in store.waiting] == calls[cancelled:]
+    else:
+        with pytest.raises(ColdStoreUnavailable, match=f"{WAITING_MAX} reads wait"):
+            _check("a", store)
+        store.waiting.pop()
+        _check("a", store)
+        assert len(store.waiting) == WAITING_MAX - 1
+
+
+def test_what_threads_share_is_changed_under_the_lock_alone() -> None:
+    threads = StoreThreads()
+    lock = threads._lock
+
+    class Running(dict[int, float]):
+        def __setitem__(self, key: int, value: float) -> None:
+            assert lock.locked()
+            super().__setitem__(key, value)
+
+        def __delitem__(self, key: int) -> None:
+            assert lock.locked()
+            super().__delitem__(key)
+
+    class Waiting(deque[Any]):
+        def append(self, item: Any, /) -> None:
+            assert lock.locked()
+            super().append(item)
+
+        def popleft(self) -> Any:
+            assert lock.locked()
+            return super().popleft()
+
+    store = threads._stores["a"] = _Store(lock)
+    store.running, store.waiting = Running(), Waiting()
+    for at in range(5):
+        assert threads.submit("a", lambda at=at: at).result(WAIT_S) == at  # type: ignore[misc]
+    assert store.threads >= 1
+
+
+def test_a_store_that_does_nothing_makes_room_for_another() -> None:
+    threads, go = StoreThreads(), threading.Event()
+    busy = [threads.submit(f"busy {at}", lambda: go.wait(WAIT_S)) for at in range(STORES_MAX - 1)]
+    assert threads.submit("last", int).result(WAIT_S) == 0
+    while store_threads._busy(threads._stores["last"]):
+        pass
+    last = threads.submit("one more", lambda: go.wait(WAIT_S))
+    with pytest.raises(ColdStoreUnavailable, match=f"{STORES_MAX} other stores are in use"):
+        threads.submit("too many", int)
+    again = threads.submit("busy 0", int)
+    go.set()
+    assert all(each.result(WAIT_S) for each in (*busy, last))
+    assert again.result(WAIT_S) == 0, "a store in use takes more calls"
+
+
+def test_an_idle_thread_holds_nothing_of_its_last_call() -> None:
+    class Content:
+        pass
+
+    threads = StoreThreads()
+    answer = threads.submit("a", Content)
+    held = weakref.ref(answer.result(WAIT_S))
+    while not threads._stores["a"].idle:
+        pass
+    del answer
+    gc.collect()
+    assert held() is None
+
+
+# -- the trash ------------------------------------------------------------------------------------
+
+
+class Emptying:
+    """Passes over the trash as the test has them go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, passes_max: int = 3) -> None:
+        self.passes = 0
+        self.outcomes: list[Emptied | Exception] = []
+        self.pauses: list[float] = []
+        self.stuck = Emptied(left=[("a store", "away")])
+        monkeypatch.setattr(cold, "EMPTY_PASSES_MAX", passes_max)
+        monkeypatch.setattr(cold, "empty_trash", self._pass)
+        monkeypatch.setattr(asyncio, "timeout", self._timeout)
+        monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+        self.pausing = True
+        self.ledgers = ColdLedgers(MemoryStore(SystemClock()))
+
+    async def _pass(self, _: object) -> Emptied:
+        self.passes += 1
+        outcome = self.outcomes.pop(0) if self.outcomes else self.stuck
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def _timeout(self, delay_s: float) -> Any:
+        self.pauses.append(delay_s)
+        return TIMEOUT(0 if self.pausing else None)
+
+    async def ended(self) -> None:
+        assert self.ledgers._emptying is not None
+        await self.ledgers._emptying
+
+
+TIMEOUT = asyncio.timeout
+
+
+async def test_the_trash_is_emptied_so_many_times_with_longer_and_longer_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cold, "EMPTY_RETRY_S", 10.0)
+    monkeypatch.setattr(cold, "EMPTY_RETRY_S_MAX", 35.0)
+    emptying = Emptying(monkeypatch, 4)
+    emptying.ledgers.empty_trash_soon()
+    await emptying.ended()
+    assert emptying.passes == 4
+    assert emptying.pauses == [10.0, 20.0, 35.0, 35.0]
+    await emptying.ledgers.close()
+
+
+async def test_an_empty_trash_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptying = Emptying(monkeypatch)
+    emptying.outcomes = [Emptied(files=1)]
+    emptying.ledgers.empty_trash_soon()
+    await emptying.ended()
+    assert (emptying.passes, emptying.pauses) == (1, [])
+    emptying.outcomes = [Emptied()]
+    emptying.ledgers.empty_trash_soon()
+    await emptying.ended()
+    assert emptying.passes == 2
+    await emptying.ledgers.close()
+
+
+async def test_metadata_that_is_away_ends_no_emptying(monkeypatch: pytest.MonkeyPatch) -> None:
+    emptying = Emptying(monkeypatch)
+    emptying.outcomes = [MetadataUnavailable("away"), Emptied()]
+    emptying.ledgers.empty_trash_soon()
+    await emptying.ended()
+    assert (emptying.passes, len(emptying.pauses)) == (2, 1)
+    await emptying.ledgers.close()
+
+
+async def test_more_trash_is_emptied_at_once_with_all_passes_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emptying = Emptying(monkeypatch, 2)
+    emptying.pausing = False
+    emptying.ledgers.empty_trash_soon()
+    task = emptying.ledgers._emptying
+    await turns(5)
+    assert emptying.passes == 1, "it waits"
+    for passes in (2, 3, 4):
+        emptying.ledgers.empty_trash_soon()
+        await turns(5)
+        assert emptying.ledgers._emptying is task, "one at a time"
+        assert emptying.passes == passes
+    emptying.outcomes = [Emptied()]
+    emptying.ledgers.empty_trash_soon()
+    await emptying.ended()
+    await emptying.ledgers.close()
+
+
+async def test_what_is_put_in_the_trash_during_a_pass_is_not_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emptying = Emptying(monkeypatch)
+
+    async def during(_: object) -> Emptied:
+        emptying.passes += 1
+        if emptying.passes == 1:
+            emptying.ledgers.empty_trash_soon()
+        return Emptied()
+
+    monkeypatch.setattr(cold, "empty_trash", during)
+    emptying.ledgers.empty_trash_soon()
+    await emptying.ended()
+    assert emptying.passes == 2
+    await emptying.ledgers.close()
+
+
+async def test_after_its_close_nothing_of_a_ledgers_reader_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emptying = Emptying(monkeypatch)
+    emptying.pausing = False
+    emptying.ledgers.empty_trash_soon()
+    await turns(5)
+    task = emptying.ledgers._emptying
+    assert task is not None
+    await emptying.ledgers.close()
+    assert task.done()
+    with pytest.raises(ColdStoreUnavailable, match="stopping"):
+        await emptying.ledgers.files._once("key", asyncio.Event().wait)
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+async def test_trash_says_when_it_was_put_there(by_hand: bool) -> None:
+    clock = ManualClock() if by_hand else SystemClock()
+    store = MemoryStore(SystemClock())
+    ledgers = ColdLedgers(store, clock=ManualClock()) if by_hand else ColdLedgers(store)
+    spec = StoreSpec(FILESYSTEM, "/absent")
+    before_ms = clock.now_ms()
+    for ledger_id in (1, 2, 3):
+        record = OffloadRecord(ledger_id, "a", spec, f"p{ledger_id}", 1, 1, 1, 1, 1, 1, 1)
+        await store.put(offload_key("n", ledger_id), encode(record))
+    await ledgers.delete("n", [1, 3, 9])
+    (stored,) = await store.list(TRASH_PREFIX)
+    trash = decode_trash(stored.key, stored.value)
+    assert [file.path for file in trash.files] == ["p1", "p3"]
+    assert before_ms <= trash.trashed_ms <= clock.now_ms()
+    assert list(await ledgers.records("n")) == [2]
+    await ledgers.close()
+
+
+async def test_the_reason_why_a_store_was_not_emptied_is_told(tmp_path: Path) -> None:
+    store = MemoryStore(SystemClock())
+    spec = StoreSpec(FILESYSTEM, str(tmp_path / "absent"))
+    await store.transact([put_in_trash("x", [TrashedFile(spec, "a"), TrashedFile(spec, "b")], 1)])
+    ((what, why),) = (await empty_trash(store)).left
+    assert what.startswith(f"{spec}, 2 files such as ")
+    assert why == f"{tmp_path / 'absent'} is not there, or empty: is its volume mounted?"
+    assert len(await store.list(TRASH_PREFIX)) == 1
+
+
+async def test_a_list_of_trash_that_is_written_anew_meanwhile_is_left_to_the_other(
+    tmp_path: Path,
+) -> None:
+    """Another broker empties at the same time: its word on what is left is the newer one."""
+
+    class Rival(MemoryStore):
+        async def list(self, prefix: str) -> list[Record]:
+            found = await super().list(prefix)
+            for each in found:
+                await super().put(each.key, each.value)
+            return found
+
+    store = Rival(SystemClock())
+    spec = StoreSpec(FILESYSTEM, str(tmp_path))
+    (tmp_path / "a").touch()
+    (tmp_path / "keep").touch()
+    await store.transact([put_in_trash("x", [TrashedFile(spec, "a")], 1)])
+    done = await empty_trash(store)
+    assert (done.files, done.left) == (1, [])
+    assert len(await MemoryStore.list(store, TRASH_PREFIX)) == 1
+
+
+# -- files in a folder ----------------------------------------------------------------------------
+
+OPEN = os.open
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.EACCES])
+def test_a_folder_without_direct_reads_is_read_through_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(200)))
+
+    def refused(where: Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(code, "refused")
+        return OPEN(where, flags, mode)
+
+    monkeypatch.setattr(os, "open", refused)
+    if code == errno.EINVAL:
+        assert read_range(path, 10, 20) == bytes(range(10, 20))
+    else:
+        with pytest.raises(OSError, match="refused"):
+            read_range(path, 10, 20)
+    with pytest.raises(OSError, match=r"refused|No such file"):
+        read_range(tmp_path / "absent", 0, 1)
+
+
+@pytest.mark.parametrize("piece", [4096, 8192, 1 << 20])
+def test_a_range_of_any_length_is_read_to_its_end_or_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(folder_reads, "PIECE_BYTES", piece)
+    path = tmp_path / "file"
+    content = bytes(at % 251 for at in range(3 * 4096 + 5))
+    path.write_bytes(content)
+    for start, end in (
+        (0, 1),
+        (0, piece),
+        (1, piece + 1),
+        (1, piece + 2),
+        (100, 100),
+        (0, len(content)),
+        (5000, len(content) + 5000),
+        (len(content), len(content) + 1),
+    ):
+        assert read_range(path, start, end) == content[start:end]
+    held = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.exists()]
+    assert str(path) not in held
+
+
+# -- one ledger -----------------------------------------------------------------------------------
+
+
+async def test_a_read_ends_with_the_last_entry_that_was_asked_for(tmp_path: Path) -> None:
+    """Within a row group of many."""
+    ref = made(tmp_path, "a", data=[b""] * 30 + [bytes(20)])
+    files = ColdFiles()
+    record = OffloadRecord(5, "a", ref.store, ref.path, ref.file_bytes or 0, 31, 1, 1, 1, 1, 1)
+    ledger = ColdLedger(files, record)
+    for first, last in ((0, 0), (0, 7), (3, 5), (7, 7), (9, 30), (20, 25)):
+        found = await ledger.read(first, last, bytes_max=1000)
+        assert [entry.entry_id for entry in found] == list(range(first, last + 1))
+    await files.close()
