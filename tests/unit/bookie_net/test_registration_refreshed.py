@@ -1,0 +1,228 @@
+"""The task that keeps a registration true: what it does after each failure, and when it looks."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.support.sim_disk import SimDisk, SimIndexStore
+from tests.unit.bookie.conftest import SMALL, add
+from tests.unit.bookie_net.link_rig import turns
+from tests.unit.bookie_net.peers import HOST, connected
+from tests.unit.ledger.stage import ManualClock
+
+from magnetar.bookie.net import server as server_module
+from magnetar.bookie.registration import decode, encode, known_key, registration_key
+from magnetar.bookie.service import BookieService, BookieServiceSettings
+from magnetar.core.clock import SystemClock
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.store import MetadataUnavailable, Record, StoreClosed
+
+KEY = registration_key("b1")
+DATA = Path("/data")
+VERIFY_S = 10.0
+
+
+class Watched(MemoryStore):
+    """Fails as the test says, and notes what is asked about the registration."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.asked: list[str] = []
+        self.failures: list[Exception] = []
+
+    async def get(self, key: str) -> Record | None:
+        if key == KEY:
+            self.asked.append("get")
+        return await super().get(key)
+
+    async def put(
+        self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
+    ) -> int:
+        if key == KEY:
+            self.asked.append("put")
+            if self.failures:
+                raise self.failures.pop(0)
+        return await super().put(key, value, expected=expected, lease_id=lease_id)
+
+    def taken(self) -> list[str]:
+        asked, self.asked = self.asked, []
+        return asked
+
+
+class Rig:
+    """A registered bookie whose refreshes come when the test says so."""
+
+    def __init__(
+        self, service: BookieService, store: Watched, clock: ManualClock, ticks: asyncio.Semaphore
+    ) -> None:
+        self.service, self.store, self.clock = service, store, clock
+        self._ticks = ticks
+
+    async def tick(self) -> list[str]:
+        """One refresh; what it asked."""
+        self.store.taken()
+        self._ticks.release()
+        await turns(20)
+        return self.store.taken()
+
+    def outdated(self) -> None:
+        """Others believe that the bookie takes no adds."""
+        assert self.service._registered is not None
+        self.service._registered = replace(self.service._registered, writable=False)
+
+    async def told(self) -> bool:
+        stored = await self.store.get(KEY)
+        return stored is not None and decode(KEY, stored.value).writable
+
+
+@pytest.fixture
+async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    store, clock = Watched(), ManualClock()
+    session = MetadataSession(store, 60.0, SystemClock(), "b1")
+    disk = SimDisk(100 << 20)
+    index = SimIndexStore(disk, DATA / "index")
+    service = await BookieService.open(
+        DATA,
+        store,
+        session,
+        clock,
+        BookieServiceSettings("b1", "host", refresh_s=77.0, verify_s=VERIFY_S),
+        bookie_settings=SMALL,
+        files=disk,
+        open_index=lambda _: index,
+        threads=False,
+    )
+    ticks = asyncio.Semaphore(0)
+    sleep = asyncio.sleep
+
+    async def at_a_tick(delay_s: float, result: object = None) -> object:
+        if delay_s != 77.0:
+            return await sleep(delay_s, result)
+        await ticks.acquire()
+        return result
+
+    monkeypatch.setattr(asyncio, "sleep", at_a_tick)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(session.stop)
+        stack.push_async_callback(service.stop)
+        await session.start()
+        await turns()
+        yield Rig(service, store, clock, ticks)
+
+
+async def test_nothing_is_asked_while_nothing_has_changed(rig: Rig) -> None:
+    assert await rig.tick() == []
+    rig.outdated()
+    assert await rig.tick() == ["put"]
+    assert await rig.told()
+    assert await rig.tick() == []
+
+
+async def test_the_registration_is_looked_at_when_it_is_due_and_not_before(rig: Rig) -> None:
+    rig.clock.advance(int(VERIFY_S * 1000) - 1)
+    assert await rig.tick() == []
+    rig.clock.advance(1)
+    assert await rig.tick() == ["get"]
+    assert await rig.tick() == []
+    rig.clock.advance(int(VERIFY_S * 1000))
+    assert await rig.tick() == ["get"], "counted from the last look"
+    await rig.store.delete(KEY)
+    rig.clock.advance(int(VERIFY_S * 1000))
+    assert await rig.tick() == ["get", "put"]
+
+
+@pytest.mark.parametrize(
+    "error", [MetadataUnavailable("away"), TimeoutError(), RuntimeError("bug")]
+)
+async def test_after_a_write_of_unknown_outcome_it_is_looked_at_first(
+    rig: Rig, error: Exception
+) -> None:
+    """The write may land late, and the next one must not go by what was known before."""
+    rig.store.failures = [error]
+    rig.outdated()
+    assert await rig.tick() == ["put"]
+    assert (await rig.tick())[0] == "get"
+    assert await rig.tick() == ["put"], "it is sure again, and says what has changed"
+    assert await rig.told()
+    assert await rig.tick() == []
+
+
+async def test_what_another_wrote_over_it_is_found_and_put_right(rig: Rig) -> None:
+    stored = await rig.store.get(KEY)
+    assert stored is not None
+    mine = decode(KEY, stored.value)
+    await rig.store.put(KEY, encode(replace(mine, host="elsewhere")))
+    rig.outdated()
+    assert await rig.tick() == ["put"], "refused: the revision is another"
+    assert await rig.tick() == ["get", "put"]
+    stored = await rig.store.get(KEY)
+    assert stored is not None
+    assert decode(KEY, stored.value).host == "host"
+
+
+async def test_a_closed_store_ends_the_refreshes(rig: Rig) -> None:
+    rig.store.failures = [StoreClosed("closed")]
+    rig.outdated()
+    assert await rig.tick() == ["put"]
+    rig.clock.advance(1_000_000)
+    assert await rig.tick() == []
+
+
+async def test_without_a_lease_nothing_is_written(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.outdated()
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataSession, "valid", property(lambda _: False))
+        rig.clock.advance(1_000_000)
+        assert await rig.tick() == []
+    assert await rig.tick() == ["get"]
+
+
+async def test_a_bookie_that_deregistered_is_not_registered_again(rig: Rig) -> None:
+    await rig.service.stop()
+    assert await rig.store.get(KEY) is None
+    assert await rig.store.get(known_key(rig.service.bookie.identity)) is not None
+    rig.clock.advance(1_000_000)
+    assert await rig.tick() == []
+
+
+async def test_a_registration_of_another_is_not_deleted_with_its_own(rig: Rig) -> None:
+    stored = await rig.store.get(KEY)
+    assert stored is not None
+    await rig.store.put(KEY, stored.value)
+    await rig.service.stop()
+    assert await rig.store.get(KEY) is not None
+
+
+async def test_its_connections_are_held_while_too_much_waits_for_the_disk(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "PENDING_BYTES_HIGH", 1000)
+    await rig.service.start(host=HOST)
+    bookie = rig.service.bookie
+    bookie._journal.hold()
+    adding = asyncio.ensure_future(add(bookie, 1, range(20), size=100))
+    await turns()
+    assert bookie.pending_bytes > 1000
+    rig.service.server.added()
+    assert rig.service.server.held
+    bookie._journal.release()
+    await adding
+    await turns()
+    assert not rig.service.server.held
+
+
+async def test_it_listens_on_the_socket_that_it_is_given(rig: Rig) -> None:
+    listener = socket.create_server((HOST, 0))
+    port = listener.getsockname()[1]
+    await rig.service.start(listener)
+    assert rig.service.server.port == port
+    assert rig.service._describe().port == port
+    async with connected(rig.service.server, hello=False):
+        pass
