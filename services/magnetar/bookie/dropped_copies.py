@@ -36,16 +36,16 @@ class DroppedCopies:
     ) -> list[int]:
         """See `KeptBookie.drop_copies`. `fence` fences a ledger durably."""
         states: list[LedgerState] = []
-        for ledger_id in ledger_ids:
-            state = self._droppable(ledger_id)
-            if state is not None:
-                # Before the next state is loaded: that may drop idle states from memory.
-                state.dropping = state.fenced = True
-                state.pending += 1
-                states.append(state)
-        if not states:
-            return []
         try:
+            for ledger_id in ledger_ids:
+                state = self._droppable(ledger_id)
+                if state is not None:
+                    # Before the next state is loaded: that may drop idle states from memory.
+                    state.dropping = state.fenced = True
+                    state.pending += 1
+                    states.append(state)
+            if not states:
+                return []
             for state in states:
                 await fence(state.ledger_id)
             await self._stage.flush()

@@ -251,7 +251,7 @@ class EntryFile:
         self.file_bytes = file_bytes
         self._footer = footer
         try:
-            self._index = decode_index(footer.metadata or {})
+            self._index = decode_index(footer.metadata)
             self.groups: Sequence[Group] = _groups(footer, self._index)
         except (ValueError, IndexError, OSError) as error:
             raise ColdFileCorrupt(f"{path}: {error}") from error
@@ -308,8 +308,8 @@ class EntryFile:
     @property
     def properties(self) -> dict[str, str]:
         """What the writer was given beside the entries."""
-        found = msgspec.json.decode(self._footer.metadata[KEY_PROPERTIES], type=dict[str, str])
-        return dict(found)
+        found: dict[str, str] = msgspec.json.decode(self._footer.metadata[KEY_PROPERTIES])
+        return found
 
     def group_of(self, position: Position) -> int:
         """The number of the first group that ends at or behind `position`; len(groups) if none."""

@@ -68,6 +68,14 @@ def test_a_block_with_fields_that_cannot_be_is_refused(fields: dict[str, int]) -
         decode_block(block(**fields), MAGIC)
 
 
+@pytest.mark.parametrize("at", [8, 12, 16, 24, 39, HEAD.size, HEAD.size + 11])
+def test_a_block_whose_head_or_tables_fail_their_crc_is_refused(at: int) -> None:
+    whole = bytearray(block())
+    whole[at] ^= 1
+    with pytest.raises(BadBlock, match=r"head fails its CRC|tables do not fit"):
+        decode_block(bytes(whole), MAGIC)
+
+
 def test_a_block_of_no_entries_is_refused() -> None:
     rest = HEAD.pack(MAGIC, 0, 0, 7, 4, 3, 0, 0, 1, 0, 0)[12:]
     whole = MAGIC + struct.pack("<I", value(rest)) + rest

@@ -14,8 +14,8 @@ from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.entry_log import file_name as log_name
 from magnetar.bookie.entry_log_codec_v1 import BadBlock
 from magnetar.bookie.index import Damage, LedgerRecord, View
-from magnetar.bookie.index_store import Batch
-from magnetar.bookie.inspect import Inspection, inspect
+from magnetar.bookie.index_store import Batch, IndexDamaged, RocksIndexStore
+from magnetar.bookie.inspect import CopiedIndexStore, Inspection, inspect
 from magnetar.bookie.journal_codec_v1 import BadRecord
 from magnetar.bookie.journal_files import file_name
 from magnetar.bookie.ledgers import LedgerState
@@ -136,6 +136,48 @@ async def test_views_that_overlap_are_damage_and_parts_of_a_block_are_not(stage:
     stage.change(batch)
     ((_, _, text),) = stage.told("damage")
     assert "overlap" in text
+
+
+async def test_bad_blocks_are_told_each_with_what_the_index_has_there(stage: Stage) -> None:
+    first, second = stage.views()
+    for view in (first, second):
+        stage.disk.flip(LOGS / log_name(1), (view.offset + 40) * 8)
+    told = stage.told("damage")
+    assert [offset for _, offset, _ in told] == [first.offset, second.offset]
+    for ledger_id, (_, offset, text) in enumerate(told, 1):
+        assert text.endswith(f"; the index has entries 0 to 9 of ledger {ledger_id} at {offset}")
+
+
+async def test_a_directory_is_left_as_it_was(stage: Stage) -> None:
+    """Also one that no bookie ever locked, a copy of one perhaps."""
+    for name in ("lock", "lock"):
+        before = {path: bytes(inode.data) for path, inode in stage.disk.inodes.items()}
+        stage.inspect()
+        assert {path: bytes(inode.data) for path, inode in stage.disk.inodes.items()} == before
+        if DATA / name in stage.disk.inodes:
+            stage.disk.remove(DATA / name)
+    assert "lock" not in stage.disk.names(DATA)
+
+
+async def test_a_damaged_index_is_named_where_it_is_and_not_where_its_copy_is(
+    tmp_path: Path,
+) -> None:
+    index = tmp_path / "index"
+    store = RocksIndexStore(index)
+    batch = Batch()
+    for number in range(100):
+        batch.put(b"l%d" % number, bytes(33))
+    store.write(batch)
+    store.sync()
+    store.close()
+    (table,) = index.glob("*.sst")
+    table.write_bytes(table.read_bytes()[:-20])
+    with pytest.raises(IndexDamaged) as damaged:
+        CopiedIndexStore(index).get(b"l1")
+    assert damaged.value.path.startswith(str(index))
+    assert str(index) in damaged.value.message
+    assert "magnetar-inspect" not in damaged.value.message
+    assert type(damaged.value.offset) is int
 
 
 async def test_strange_files_beside_the_journal_are_notes(stage: Stage) -> None:

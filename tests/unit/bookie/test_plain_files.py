@@ -300,11 +300,14 @@ def test_an_append_of_any_size_is_there_and_durable_when_it_returns(
     assert file.write([model], 0, durable=True) == held
     data = bytes(number % 251 for number in range(size))
     for part, durable in (([data[:cut], data[cut:]], True), ([b"more"], False)):
+        syncs = disk.syncs
         assert file.write(part, len(model), durable=durable) == sum(map(len, part))
         model += b"".join(part)
         assert file.read(0, len(model)) == model
         if durable:
             assert disk.unsynced == 0
+        else:
+            assert disk.syncs == syncs, "what need not be durable costs no sync"
         assert disk.longest <= SMALL_BUFFER
     file.sync()
     assert disk.unsynced == 0

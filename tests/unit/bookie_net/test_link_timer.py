@@ -91,6 +91,29 @@ async def test_a_late_request_fails_alone(monkeypatch: pytest.MonkeyPatch) -> No
     assert rig.link.error is None
 
 
+@pytest.mark.parametrize(("adds", "requests"), [(0, 1), (1, 0), (1, 1), (2, 2), (1, 3)])
+async def test_all_that_waits_is_watched_however_many_wait_of_each(
+    monkeypatch: pytest.MonkeyPatch, adds: int, requests: int
+) -> None:
+    rig = LinkRig(monkeypatch, timeout_s=TIMEOUT_S)
+    rig.open()
+    for entry_id in range(adds):
+        rig.add(entry_id)
+    asked = [rig.link.request(protocol.PING, 0, b"") for _ in range(requests)]
+    asking = [asyncio.ensure_future(each) for each in asked]
+    await turns()
+    assert rig.link.pending == adds + requests
+    rig.timers.pass_(TICK_S * (TICKS - 1))
+    heard(rig)
+    rig.timers.pass_(TICK_S)
+    await turns()
+    assert rig.kinds() == [(entry_id, BookieLate) for entry_id in range(adds)]
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(each) for each in answers] == [BookieLate] * requests
+    assert rig.link.pending == 0
+    assert rig.link.error is None
+
+
 async def test_a_bookie_that_was_not_heard_since_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

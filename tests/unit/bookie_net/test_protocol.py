@@ -186,6 +186,23 @@ def test_a_flipped_bit_is_never_believed(
         assert feed(FrameDecoder(), bytes(damaged)) == []  # waits for more, by a flipped size
 
 
+@pytest.mark.parametrize("cut", [protocol.HEAD_BYTES, -2, None])
+def test_the_head_of_every_frame_is_checked_also_behind_one_that_came_in_parts(
+    cut: int | None,
+) -> None:
+    group = packed([b"x" * 50])
+    head = protocol.encode_add(1, 1, -1, range(1), group, recovery=False)
+    add = b"".join((head, *group.body))
+    ping = protocol.encode_frame(protocol.PING, 0, 7)
+    bad = bytes([ping[0] ^ 1]) + ping[1:]
+    decoder = FrameDecoder()
+    found = feed(decoder, add[:cut]) + (feed(decoder, add[cut:]) if cut is not None else [])
+    assert [type(frame) for frame in found] == [Add]
+    assert [type(frame) for frame in feed(decoder, ping)] == [Frame]
+    with pytest.raises(FrameError, match="head fails its CRC"):
+        feed(decoder, bad)
+
+
 @given(st.binary(min_size=protocol.HEAD_BYTES, max_size=200))
 def test_garbage_is_no_frame(garbage: bytes) -> None:
     with suppress(FrameError):

@@ -111,6 +111,28 @@ async def test_frames_behind_a_fence_are_taken_once_it_has_begun(
     assert messages.decode_end(end.payload) == LedgerEnd(3, 4, True, 5)
 
 
+async def test_a_bookie_that_is_low_again_takes_no_frame_past_a_fence_that_has_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests_module, "REQUESTS_RUNNING_MAX", 0)
+    monkeypatch.setattr(requests_module, "FENCES_RUNNING_MAX", 0)
+    rig = Rig(monkeypatch)
+    await rig.hello()
+    rig.say(protocol.LEDGER_END, 1, messages.encode_ledger(1), protocol.FLAG_FENCE)
+    rig.add(1)
+    for _ in range(2):
+        rig.server._low()
+        rig.connection.go_on()
+        await turns()
+        assert not rig.bookie.adds
+        assert not rig.wire.reading
+    monkeypatch.setattr(requests_module, "REQUESTS_RUNNING_MAX", 1)
+    rig.connection._requests.begin()
+    await turns()
+    assert rig.bookie.begun == [("end", (1, True))]
+    assert len(rig.bookie.adds) == 1
+
+
 async def test_fences_do_not_wait_for_reads_and_are_bounded_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

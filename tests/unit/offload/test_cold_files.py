@@ -340,6 +340,13 @@ READS: list[tuple[Callable[[Sparse], object], bytes | None]] = [
 ]
 
 
+def test_a_read_of_other_bytes_than_a_groups_says_which() -> None:
+    some = Sparse(b"abcdef", 10, 20)
+    some.seek(15)
+    with pytest.raises(OSError, match="bytes 15 to 17 are not of this row group"):
+        some.read(2)
+
+
 @pytest.mark.parametrize("number", range(len(READS)))
 def test_only_the_bytes_of_a_group_are_read_at_their_place(number: int) -> None:
     read, expected = READS[number]

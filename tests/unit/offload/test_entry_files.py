@@ -31,11 +31,8 @@ from magnetar.offload.file_layout import (
     encode_index,
     sealed_footer,
 )
-from magnetar.offload.file_rows import GroupRows
 from magnetar.offload.verify import verify_file
-from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.checksum import crc32c
-from magnetar.wire.entry import build_entry
 
 PATH = "ledger.parquet"
 DATA = entries_of(30, 100)
@@ -273,55 +270,6 @@ async def test_the_data_is_compressed_as_was_asked(compression: str) -> None:
     file = await EntryFile.open(store, PATH)
     found = [entry.data for group in file.groups for entry in await file.read_group(group.number)]
     assert found == DATA
-
-
-async def test_other_engines_find_the_columns_and_what_is_in_them() -> None:
-    """As docs/offload-format.md says; statistics let them pass over row groups."""
-    store = MemoryStore()
-    written(store)
-    footer = pq.read_metadata(io.BytesIO(obstore.get(store, PATH).bytes().to_bytes()))
-    fields = footer.schema.to_arrow_schema()
-    assert [(field.name, str(field.type)) for field in fields] == [
-        ("ledger_id", "int64"),
-        ("entry_id", "int64"),
-        ("publish_time", "timestamp[ms, tz=UTC]"),
-        ("event_time", "timestamp[ms, tz=UTC]"),
-        ("partition_key", "string"),
-        ("ordering_key", "binary"),
-        ("producer", "string"),
-        ("sequence_id", "int64"),
-        ("messages", "int32"),
-        ("compression", "string"),
-        ("schema_version", "binary"),
-        ("properties", "map<string, string ('properties')>"),
-        ("crc32c", "int64"),
-        ("data", "binary"),
-    ]
-    needed = {field.name for field in fields if not field.nullable}
-    assert needed == {"ledger_id", "entry_id", "messages", "crc32c", "data"}
-    assert not [key for key in footer.metadata if not key.startswith(b"magnetar.")]
-    group = footer.row_group(0)
-    columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
-    for name, column in columns.items():
-        compressed = "UNCOMPRESSED" if name == "data" else "ZSTD"
-        assert column.compression == compressed, name
-        has_statistics = name not in ("crc32c", "data") and not name.startswith("properties")
-        assert column.is_stats_set == has_statistics, name
-        repeated = name in ("partition_key", "producer", "compression", "schema_version")
-        assert column.has_dictionary_page == repeated, name
-    assert columns["entry_id"].statistics.min == 0
-    assert columns["entry_id"].statistics.max == group.num_rows - 1
-
-
-def test_text_that_is_no_text_is_in_its_column_as_far_as_it_can_be() -> None:
-    """A producer in another language may send any bytes; its entry is kept as it is."""
-    entry = build_entry(MessageMetadata(producer_name="PPP", sequence_id=1, publish_time=9), b"x")
-    for bad, text in ((b"PPP", "PPP"), (b"P\xffP", "P\ufffdP")):
-        rows = GroupRows()
-        rows.add(5, 0, entry.replace(b"PPP", bad))
-        (row,) = rows.table().to_pylist()
-        assert row["producer"] == text
-        assert row["data"] == entry.replace(b"PPP", bad)
 
 
 # -- threads --------------------------------------------------------------------------------------

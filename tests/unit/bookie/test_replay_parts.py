@@ -1,0 +1,200 @@
+"""A start and a flush in their parts: what counts as damage, what is kept of it, what is left of a
+failed attempt, and what the journal's files take on the disk."""
+
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.sim_disk import SimDisk, SimIndexStore
+
+from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.api import BookieReadOnly, LedgerFenced
+from magnetar.bookie.journal_files import JournalPosition, file_name
+from magnetar.bookie.journal_scan import Bad
+from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.recovery import Recovered
+from magnetar.bookie.stats import LATENCY_BUCKETS_MS, Histogram
+
+from .conftest import DATA, SMALL, add, open_sim, read_all
+from .test_journal import DIRECTORY, SETTINGS, START, Rig
+from .test_journal_bounds import writer
+
+BY_HAND = replace(SMALL, tick_s=1000.0)
+BROKEN = OSError(errno.EIO, "Input/output error")
+JOURNAL = DATA / "journal"
+LOGS = DATA / "entry-logs"
+
+
+def bad(*, last_seq: int = -1, harmless: bool = False) -> Bad:
+    return Bad(JOURNAL / file_name(1), 1, 0, 9, 1, last_seq, "bad", None, harmless=harmless)
+
+
+@pytest.mark.parametrize(
+    ("torn", "damage", "faced"),
+    [
+        ([], [], False),
+        ([bad()], [], False),
+        ([bad(), bad(last_seq=0)], [], True),
+        ([bad(last_seq=7)], [], True),
+        ([], [bad(harmless=True)], False),
+        ([], [bad(harmless=True, last_seq=0)], True),
+        ([], [bad(harmless=True), bad()], True),
+        ([bad()], [bad(harmless=True)], False),
+    ],
+)
+def test_the_checkpoint_moves_past_bad_bytes_only_where_the_next_start_would_misread_them(
+    torn: list[Bad], damage: list[Bad], faced: bool
+) -> None:
+    assert Recovered(JournalPosition(1, 0, 0), 0, 0, torn, damage).faced == faced
+
+
+async def started(disk: SimDisk, times: int, *, entries: int = 0) -> SimIndexStore:
+    """A directory after so many starts, of which the first one takes entries."""
+    index = SimIndexStore(disk, DATA / "index")
+    for number in range(times):
+        bookie = await open_sim(disk, index, BY_HAND)
+        if not number:
+            for entry_id in range(entries):
+                await add(bookie, 1, [entry_id])
+            await bookie.flush()
+        await bookie.abort()
+        index = SimIndexStore(disk, DATA / "index", index.synced)
+    return index
+
+
+async def test_a_newest_journal_file_that_is_gone_is_damage_behind_the_last_record() -> None:
+    disk = SimDisk()
+    index = await started(disk, 2, entries=3)
+    disk.remove(JOURNAL / file_name(2))
+    disk.sync_directory(JOURNAL)
+    bookie = await open_sim(disk, index, BY_HAND)
+    (found,) = bookie._parts.recovered.damage
+    assert (found.path, found.file_id) == (JOURNAL / file_name(2), 2)
+    assert (found.offset, found.end, found.first_seq, found.last_seq) == (0, 0, 4, 4)
+    assert bookie.stats().ledgers_in_limbo_through == 1
+    assert isinstance(await add(bookie, 1, [3]), LedgerFenced), "the lost record may be a fence"
+    assert bookie._journal._writer.position.file_id == 3
+    await bookie.close()
+
+
+async def test_a_bad_header_before_a_file_that_is_gone_is_kept_as_evidence() -> None:
+    """Only the newest file's header may be torn, and this file was not the newest."""
+    disk = SimDisk()
+    index = await started(disk, 3)
+    disk.remove(JOURNAL / file_name(3))
+    disk.flip(JOURNAL / file_name(2), 100)
+    bookie = await open_sim(disk, index, BY_HAND)
+    assert {each.file_id for each in bookie._parts.recovered.damage} == {2, 3}
+    assert f"{file_name(2)}.damaged" in disk.names(JOURNAL)
+    await bookie.close()
+
+
+async def test_a_flush_whose_log_was_not_synced_is_repeated_in_a_new_one() -> None:
+    """What the disk dropped then, no later sync of the same file brings back."""
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
+    await add(bookie, 1, range(3))
+    for _ in range(3):
+        disk.fault = lambda step, path: BROKEN if step == "sync" and path.suffix == ".log" else None
+        with pytest.raises(OSError, match="Input/output"):
+            await bookie.flush()
+        assert disk.names(LOGS) == [], "attempts that failed do not pile up"
+    disk.fault = None
+    await bookie.flush()
+    assert disk.names(LOGS) == ["0000000004.log"]
+    assert await read_all(bookie, 1) == [0, 1, 2]
+    await bookie.abort()
+
+
+async def test_a_drop_that_cannot_begin_leaves_every_ledger_as_it_was() -> None:
+    disk = SimDisk()
+
+    class Unreadable(SimIndexStore):
+        fails = False
+
+        def get(self, key: bytes) -> bytes | None:
+            if self.fails:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().get(key)
+
+    index = Unreadable(disk, DATA / "index")
+    bookie = await open_sim(disk, index, BY_HAND)
+    await add(bookie, 1, range(3))
+    index.fails = True
+    with pytest.raises(OSError, match="No space"):
+        await bookie.drop_copies([1, 2])
+    index.fails = False
+    state = bookie._ledgers.get(1)
+    assert (state.dropping, state.pending) == (False, 0)
+    assert await read_all(bookie, 1) == [0, 1, 2]
+    assert isinstance(await add(bookie, 1, [3]), LedgerFenced | BookieReadOnly)
+    assert await bookie.drop_copies([1]) == [1]
+    await bookie.close()
+
+
+# -- the journal's files --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kib", [8, 9, 16])
+def test_a_journal_file_takes_what_it_was_given_on_the_disk(kib: int) -> None:
+    """A whole step where there is room, the reserve where there is not; of a spare, the rest."""
+    settings = replace(SETTINGS, journal_reserve_bytes=8 << 10)
+    disk = SimDisk(capacity=kib << 10)
+    made, _ = writer(disk, settings)
+    given = 16 << 10 if kib == 16 else 8 << 10
+    assert len(disk.inodes[DIRECTORY / file_name(1)].data) == given
+    assert made.room == given - START
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_spare_is_grown_by_what_it_lacks(full: bool) -> None:
+    settings = replace(SETTINGS, journal_reserve_bytes=8 << 10)
+    disk = SimDisk()
+    spare = DIRECTORY / file_name(1).replace(".journal", ".spare")
+    file = disk.open(spare, create=True)
+    file.write([b"former life".ljust(6 << 10, b".")], 0, durable=True)
+    if full:
+        disk.capacity = 8 << 10
+    made, _ = writer(disk, settings, start=2)
+    given = 8 << 10 if full else 16 << 10
+    data = disk.inodes[DIRECTORY / file_name(2)].data
+    assert len(data) == given
+    assert bytes(data[START : 6 << 10]).strip(b".") == b""
+    assert made.room == given - START
+    assert codec.decode_file_header(bytes(data[:START])).recycled
+
+
+@pytest.mark.parametrize(("more", "commits"), [(-1, 2), (0, 2), (1, 1)])
+async def test_a_commit_takes_records_until_its_bytes_are_full(more: int, commits: int) -> None:
+    size = 400 + codec.HEAD_BYTES
+    rig = Rig(SimDisk(), settings=replace(SETTINGS, journal_commit_bytes_max=size + more))
+    rig.add(b"x" * 400)
+    rig.add(b"y" * 400)
+    await rig.settle()
+    written = [commit for commit in rig.commits if commit.bytes_written]
+    assert len(written) == commits
+
+
+def test_durations_are_counted_by_the_bucket_that_they_are_within() -> None:
+    made = Histogram()
+    for bound_ms in LATENCY_BUCKETS_MS:
+        made.add(bound_ms / 1000)
+    assert made.counts == [1] * len(LATENCY_BUCKETS_MS) + [0]
+    made.add(60.0)
+    made.add(0.0)
+    made.add(0.00011)
+    assert made.counts == [2, 2] + [1] * (len(LATENCY_BUCKETS_MS) - 2) + [1]
+    assert made.count == len(LATENCY_BUCKETS_MS) + 3
+    assert made.sum_s == pytest.approx(sum(LATENCY_BUCKETS_MS) / 1000 + 60.00011)
+
+
+async def test_the_time_of_every_commit_is_counted(tmp_path: Path) -> None:
+    bookie = await LocalBookie.open(tmp_path / "data", "b1", settings=SMALL)
+    for entry_id in range(3):
+        await add(bookie, 1, [entry_id])
+    stats = bookie.stats()
+    assert stats.journal_commits == sum(stats.journal_sync_buckets) == 3
+    assert len(stats.journal_sync_buckets) == len(LATENCY_BUCKETS_MS) + 1
+    assert 0 < stats.journal_sync_seconds < 60
+    await bookie.close()
