@@ -5,7 +5,7 @@ import io
 import obstore
 import pyarrow.parquet as pq
 from obstore.store import MemoryStore
-from tests.unit.offload.test_entry_files import written
+from tests.unit.offload.test_entry_files import PATH, written
 
 from magnetar.offload.file_layout import schema
 from magnetar.offload.file_rows import GroupRows
