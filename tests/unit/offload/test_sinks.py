@@ -86,7 +86,10 @@ def test_other_errors_of_a_volume_are_told(tmp_path: Path, monkeypatch: pytest.M
     sink.abandon()
 
 
-def test_a_buckets_file_is_an_upload_and_a_folders_file_is_a_file(tmp_path: Path) -> None:
+def test_a_buckets_file_is_an_upload_and_a_folders_file_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a bucket would be a folder
     objects = MemoryStore()
     upload = open_sink(StoreSpec("S3", "bucket"), objects, "a/b")
     assert isinstance(upload, ObjectSink)
