@@ -134,6 +134,18 @@ def test_of_two_threads_that_open_a_file_at_once_one_keeps_its_descriptor(
     assert open_count(path) == 0
 
 
+def test_a_system_without_direct_files_reads_and_writes_as_others_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_DIRECT")
+    file = OsFiles().open(path, append=Append.GROWING)
+    assert type(file) is OsFile
+    assert file.read_once(10, 5) == CONTENT[10:15]
+    assert file.write([b"more"], len(CONTENT), durable=True) == 4
+    file.close()
+    assert path.read_bytes() == CONTENT + b"more"
+
+
 def test_a_device_of_larger_blocks_is_read_through_the_cache_and_an_error_is_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,8 @@ from tests.unit.offload.test_cold_files import made
 from magnetar.offload import folder_reads, store_threads
 from magnetar.offload.cold import ColdLedger
 from magnetar.offload.cold_files import ColdFiles
-from magnetar.offload.errors import ColdStoreUnavailable
+from magnetar.offload.errors import ColdFileCorrupt, ColdStoreUnavailable
+from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.folder_reads import read_range
 from magnetar.offload.records import OffloadRecord
 from magnetar.offload.store_threads import (
@@ -30,6 +31,7 @@ from magnetar.offload.store_threads import (
     _check,
     _Store,
 )
+from magnetar.offload.stores import FILESYSTEM, StoreSpec
 
 WAIT_S = 20.0
 
@@ -163,6 +165,15 @@ def test_a_folder_without_direct_reads_is_read_through_the_cache(
         read_range(tmp_path / "absent", 0, 1)
 
 
+def test_a_system_without_direct_reads_reads_as_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(200)))
+    monkeypatch.delattr(os, "O_DIRECT")
+    assert read_range(path, 10, 20) == bytes(range(10, 20))
+
+
 @pytest.mark.parametrize("piece", [4096, 8192, 1 << 20])
 def test_a_range_of_any_length_is_read_to_its_end_or_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
@@ -187,6 +198,27 @@ def test_a_range_of_any_length_is_read_to_its_end_or_the_files(
 
 
 # -- one ledger -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("places", "first"),
+    [([3], 1), ([3], 2), ([0, 9], 5), ([0, 1, 9], 2), ([0, 1, 9], 8), ([0, 2, 3], 1)],
+)
+async def test_a_file_with_a_gap_serves_nothing_in_its_place(
+    tmp_path: Path, places: list[int], first: int
+) -> None:
+    """An entry is asked for by its number, and another one is never the answer."""
+    with (tmp_path / "a").open("wb") as sink:
+        writer = EntryFileWriter(sink, managed_ledger="x")
+        for entry_id in places:
+            writer.add(5, entry_id, b"%d" % entry_id)
+        size = writer.close().file_bytes
+    files = ColdFiles()
+    spec = StoreSpec(FILESYSTEM, str(tmp_path))
+    ledger = ColdLedger(files, OffloadRecord(5, "a", spec, "a", size, 10, 1, 1, 1, 1, 1))
+    with pytest.raises(ColdFileCorrupt, match=f"a has a gap at 5:{first}"):
+        await ledger.read(first, 9, bytes_max=1000)
+    await files.close()
 
 
 async def test_a_read_ends_with_the_last_entry_that_was_asked_for(tmp_path: Path) -> None:

@@ -253,8 +253,9 @@ async def test_the_reason_why_a_store_was_not_emptied_is_told(tmp_path: Path) ->
     assert len(await store.list(TRASH_PREFIX)) == 1
 
 
+@pytest.mark.parametrize("left", [0, 1])
 async def test_a_list_of_trash_that_is_written_anew_meanwhile_is_left_to_the_other(
-    tmp_path: Path,
+    tmp_path: Path, left: int
 ) -> None:
     """Another broker empties at the same time: its word on what is left is the newer one."""
 
@@ -262,14 +263,17 @@ async def test_a_list_of_trash_that_is_written_anew_meanwhile_is_left_to_the_oth
         async def list(self, prefix: str) -> list[Record]:
             found = await super().list(prefix)
             for each in found:
-                await super().put(each.key, each.value)
+                await super().put(each.key, put_in_trash("x", newer, 2).value)
             return found
 
     store = Rival(SystemClock())
-    spec = StoreSpec(FILESYSTEM, str(tmp_path))
-    (tmp_path / "a").touch()
-    (tmp_path / "keep").touch()
-    await store.transact([put_in_trash("x", [TrashedFile(spec, "a")], 1)])
+    spec, away = (StoreSpec(FILESYSTEM, str(path)) for path in (tmp_path, tmp_path / "away"))
+    for name in ("a", "keep"):
+        (tmp_path / name).touch()
+    newer = [TrashedFile(away, "newer")]
+    files = [TrashedFile(spec, "a"), *[TrashedFile(away, "b")] * left]
+    await store.transact([put_in_trash("x", files, 1)])
     done = await empty_trash(store)
-    assert (done.files, done.left) == (1, [])
-    assert len(await MemoryStore.list(store, TRASH_PREFIX)) == 1
+    assert (done.files, len(done.left)) == (1, left)
+    (stored,) = await MemoryStore.list(store, TRASH_PREFIX)
+    assert decode_trash(stored.key, stored.value).files == tuple(newer)
