@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -218,6 +219,26 @@ async def test_so_many_fetches_are_under_way_at_once(
     go.set()
     await asyncio.gather(*asked)
     assert (running, most) == (0, 3)
+
+
+async def test_groups_are_decoded_on_threads_of_their_own_that_end_with_the_cache(
+    tmp_path: Path,
+) -> None:
+    """The loop's own threads resolve names, among others."""
+    files = ColdFiles()
+    ref = made(tmp_path, "a")
+    before = {each.name for each in threading.enumerate()}
+    assert files._decoders is None, "they start with the first group"
+    await files.group(ref, 0)
+    await settled(files)
+    started = {each.name for each in threading.enumerate()} - before
+    assert "cold_0" in started
+    assert not [name for name in started if name.startswith("asyncio")]
+    assert files._decoding() is files._decoding()
+    await files.close()
+    assert not [each.name for each in threading.enumerate() if each.name in {"cold_0", "cold_1"}]
+    assert files.kept_bytes == 0
+    assert not files._groups
 
 
 async def test_a_file_that_is_missing_is_asked_for_once(files: ColdFiles, tmp_path: Path) -> None:

@@ -245,6 +245,21 @@ async def test_an_entry_that_does_not_match_its_checksum_fails_a_verification() 
         file.decode_group(0, data[:-1] + bytes([data[-1] ^ 1]))
 
 
+async def test_a_column_that_is_not_what_was_written_fails_a_verification() -> None:
+    """Pages have checksums of their own, for the columns beside the entries."""
+    store = MemoryStore()
+    written(store)
+    file = await EntryFile.open(store, PATH)
+    group, index = file.groups[0], file._index
+    data = bytearray(await file_format.fetch(store, PATH, group.start, group.end))
+    data[data.index(b"producer")] ^= 1
+    first = msgspec.structs.replace(index.groups[0], checksum=crc32c(bytes(data)))
+    file._index = msgspec.structs.replace(index, groups=(first, *index.groups[1:]))
+    assert [entry.data for entry in file.decode_group(0, bytes(data))] == DATA[: group.rows]
+    with pytest.raises(ColdFileCorrupt, match=r"row group 0 cannot be read: .*CRC"):
+        file.decode_group(0, bytes(data), verify=True)
+
+
 async def test_bytes_that_arrow_cannot_decode_are_a_corrupt_file() -> None:
     """Their checksum holds: they were written so."""
     store = MemoryStore()

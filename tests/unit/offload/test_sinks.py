@@ -5,6 +5,7 @@ import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import obstore
 import pytest
@@ -43,6 +44,35 @@ def test_the_folder_above_a_new_store_is_on_the_disk_too(
         tmp_path / "made",
         tmp_path,
     ]
+
+
+@pytest.mark.parametrize("size", [0, 5, 4096, 3_000_000])
+def test_a_file_is_on_the_disk_before_its_name_is_and_both_before_its_close_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """The bookies are told to let go next."""
+    done: list[tuple[str, str]] = []
+
+    def noting(name: str) -> None:
+        call = getattr(os, name)
+
+        def noted(number: int, *rest: Any) -> Any:
+            done.append((name, os.readlink(f"/proc/self/fd/{number}")))
+            return call(number, *rest)
+
+        monkeypatch.setattr(os, name, noted)
+
+    for name in ("pwritev", "fdatasync", "fsync"):
+        noting(name)
+    sink = FolderSink(tmp_path, path := tmp_path / "a" / "file")
+    sink.write(bytes(size))
+    sink.close()
+    synced = done.index(("fdatasync", str(path)))
+    assert ("pwritev", str(path)) not in done[synced:]
+    folders = [target for name, target in done if name == "fsync"]
+    assert folders[:2] == [str(tmp_path / "a"), str(tmp_path)]
+    assert done.index(("fsync", str(tmp_path / "a"))) > synced
+    assert path.stat().st_size == size
 
 
 @pytest.mark.parametrize("taken", [0, 2])

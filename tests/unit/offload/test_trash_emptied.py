@@ -5,17 +5,20 @@ import random
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
+from obstore.store import MemoryStore as Objects
 from tests.unit.ledger.stage import ManualClock, turns
 
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataUnavailable, Record
-from magnetar.offload import cold
+from magnetar.offload import cold, store_clock, trash
 from magnetar.offload.cold import TRASH_ATTEMPTS_MAX, ColdLedgers
 from magnetar.offload.errors import ColdStoreUnavailable
 from magnetar.offload.records import OffloadRecord, encode, offload_key, offloads_prefix
+from magnetar.offload.store_clock import store_now_ms
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar.offload.trash import (
     TRASH_PREFIX,
@@ -161,9 +164,9 @@ async def test_trash_says_when_it_was_put_there(by_hand: bool) -> None:
         await store.put(offload_key("n", ledger_id), encode(record))
     await ledgers.delete("n", [1, 3, 9])
     (stored,) = await store.list(TRASH_PREFIX)
-    trash = decode_trash(stored.key, stored.value)
-    assert [file.path for file in trash.files] == ["p1", "p3"]
-    assert before_ms <= trash.trashed_ms <= clock.now_ms()
+    found = decode_trash(stored.key, stored.value)
+    assert [file.path for file in found.files] == ["p1", "p3"]
+    assert before_ms <= found.trashed_ms <= clock.now_ms()
     assert list(await ledgers.records("n")) == [2]
     await ledgers.close()
 
@@ -216,8 +219,8 @@ async def test_a_job_that_writes_a_record_meanwhile_loses_no_file(rivals: int) -
     else:
         await ledgers.delete("n", [1])
         (stored,) = await store.list(TRASH_PREFIX)
-        trash = decode_trash(stored.key, stored.value)
-        assert [file.path for file in trash.files] == ["path 0"]
+        found = decode_trash(stored.key, stored.value)
+        assert [file.path for file in found.files] == ["path 0"]
         assert await store.list(offloads_prefix("n")) == []
     await ledgers.close()
 
@@ -241,6 +244,56 @@ async def test_many_files_go_to_the_trash_so_many_at_once(
     ]
     assert await store.list(offloads_prefix("n")) == []
     await ledgers.close()
+
+
+async def never(*_: object, **__: object) -> None:
+    await asyncio.Event().wait()
+
+
+async def test_a_store_that_does_not_answer_a_deletion_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(trash, "DELETE_TIMEOUT_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "delete_async", never)
+        with pytest.raises(ColdStoreUnavailable, match="a/b cannot be had now"):
+            await trash.delete_file(Objects(), "a/b")
+    with monkeypatch.context() as patch:
+        patch.setattr(trash, "delete_file", absent)
+        patch.setattr(trash, "in_thread_of", never)
+        spec = StoreSpec(FILESYSTEM, str(tmp_path))
+        with pytest.raises(TimeoutError):
+            await trash._delete(spec, Objects(), "a/b")
+
+
+async def absent(*_: object) -> bool:
+    return False
+
+
+async def test_a_store_whose_folder_does_not_answer_keeps_its_files_on_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = MemoryStore(SystemClock())
+    spec = StoreSpec(FILESYSTEM, str(tmp_path))
+    (tmp_path / "keep").touch()
+    await store.transact([put_in_trash("x", [TrashedFile(spec, "a/b")], 1)])
+
+    async def hanging(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(trash, "_delete", hanging)
+    done = await empty_trash(store)
+    assert (done.files, len(done.left)) == (0, 1)
+    assert len(await store.list(TRASH_PREFIX)) == 1
+
+
+async def test_a_store_that_does_not_tell_its_time_is_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(store_clock, "PROBE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(obstore, "put_async", never)
+    with pytest.raises(ColdStoreUnavailable, match="the time of filesystem"):
+        await store_now_ms(StoreSpec(FILESYSTEM, str(tmp_path)))
 
 
 async def test_the_reason_why_a_store_was_not_emptied_is_told(tmp_path: Path) -> None:
