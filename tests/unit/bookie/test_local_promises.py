@@ -167,6 +167,67 @@ async def test_a_fence_refuses_the_writer_at_once_and_costs_one_record(rig: Rig)
         assert isinstance(await answer(rig.bookie, 1, 4), LedgerFenced)
 
 
+async def test_nothing_is_answered_before_it_is_durable(rig: Rig) -> None:
+    """Adds, fences, reads that fence, and deletions: each waits for the sync of its record."""
+    for ledger_id in (1, 2, 3, 4):
+        await add(rig.bookie, ledger_id, range(3))
+    rig.bookie._journal.hold()
+    asked = [
+        asyncio.ensure_future(answer(rig.bookie, 1, 3)),
+        asyncio.ensure_future(rig.bookie.ledger_end(2, fence=True)),
+        asyncio.ensure_future(rig.bookie.read_entries(3, 0, 0, bytes_max=1, fence=True)),
+        asyncio.ensure_future(rig.bookie.delete_ledger(4)),
+        asyncio.ensure_future(rig.bookie.ledger_end(5, fence=True)),
+    ]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not [each for each in asked if each.done()]
+    with pytest.raises(NoSuchEntry):
+        await rig.bookie.read_entries(1, 3, 3, bytes_max=1)
+    assert (await rig.bookie.ledger_end(4)).last_entry == 2, "it is there until its delete is"
+    syncs: list[str] = []
+    rig.disk.fault = lambda step, path: syncs.append(path.name) if "sync" in step else None
+    rig.bookie._journal.release()
+    assert not [each for each in asked if each.done()]
+    await asyncio.gather(*asked)
+    assert [name for name in syncs if name.endswith(".journal")]
+    rig.disk.fault = None
+    await rig.again(clean=False)
+    assert await read_all(rig.bookie, 1) == [0, 1, 2, 3]
+    for ledger_id in (2, 3, 5):
+        assert isinstance(await answer(rig.bookie, ledger_id, 3), LedgerFenced)
+    assert isinstance(await answer(rig.bookie, 4, 3), NoSuchLedger)
+
+
+@pytest.mark.parametrize("asked", ["add", "fence", "reading fence", "delete"])
+async def test_what_was_not_made_durable_is_answered_with_an_error(rig: Rig, asked: str) -> None:
+    await add(rig.bookie, 1, range(3))
+    await rig.bookie.flush()
+    broken = OSError(5, "Input/output error")
+    rig.disk.fault = lambda _, path: broken if path.suffix == ".journal" else None
+    if asked == "add":
+        assert isinstance(await answer(rig.bookie, 1, 3), BookieReadOnly)
+    else:
+        made = {
+            "fence": rig.bookie.ledger_end(1, fence=True),
+            "reading fence": rig.bookie.read_entries(1, 0, 0, bytes_max=1, fence=True),
+            "delete": rig.bookie.delete_ledger(1),
+        }
+        for name, each in made.items():
+            if name == asked:
+                with pytest.raises(BookieReadOnly, match="journal failed"):
+                    await each
+            else:
+                each.close()
+    rig.disk.fault = None
+    assert await read_all(rig.bookie, 1) == [0, 1, 2]
+    assert rig.bookie._ledgers.get(1).pending == 0
+    assert isinstance(await answer(rig.bookie, 1, 3), BookieReadOnly | LedgerFenced)
+    await rig.again(clean=False)
+    assert await read_all(rig.bookie, 1) == [0, 1, 2]
+    assert await answer(rig.bookie, 1, 3) is None
+
+
 async def test_a_read_that_fences_fences(rig: Rig) -> None:
     await add(rig.bookie, 1, range(3))
     with pytest.raises(NoSuchEntry):

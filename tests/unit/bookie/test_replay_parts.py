@@ -198,3 +198,83 @@ async def test_the_time_of_every_commit_is_counted(tmp_path: Path) -> None:
     assert len(stats.journal_sync_buckets) == len(LATENCY_BUCKETS_MS) + 1
     assert 0 < stats.journal_sync_seconds < 60
     await bookie.close()
+
+
+# -- in which order things become durable ---------------------------------------------------------
+
+
+class Steps:
+    """What is done to a disk, in order: (step, name of the file)."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.done: list[tuple[str, str]] = []
+        disk.fault = self._note
+
+    def _note(self, step: str, path: Path) -> None:
+        self.done.append((step, path.name))
+
+    def first(self, step: str, suffix: str) -> int:
+        return min(self._of(step, suffix))
+
+    def last(self, step: str, suffix: str) -> int:
+        return max(self._of(step, suffix))
+
+    def _of(self, step: str, suffix: str) -> list[int]:
+        found = [
+            at
+            for at, (done, name) in enumerate(self.done)
+            if done == step and name.endswith(suffix)
+        ]
+        assert found, (step, suffix, self.done)
+        return found
+
+
+@pytest.mark.parametrize("spares", [0, 3])
+async def test_a_flush_lets_go_of_the_journal_last_of_all(spares: int) -> None:
+    """Blocks, then the index that names them, then the mark, then the journal's files."""
+    disk = SimDisk()
+    settings = replace(
+        BY_HAND, journal_file_bytes=16 << 10, journal_recycled_files_max=spares, block_bytes=1 << 10
+    )
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), settings)
+    for entry_id in range(60):
+        await add(bookie, 1, [entry_id], size=1000)
+    assert len([each for each in disk.names(JOURNAL) if each.endswith(".journal")]) > 2
+    steps = Steps(disk)
+    await bookie.flush()
+    written, synced = steps.last("write", ".log"), steps.first("sync", ".log")
+    assert written < synced < steps.first("index sync", "index")
+    marked = steps.last("rename", "checkpoint.tmp")
+    assert steps.last("index sync", "index") < steps.first("write", "checkpoint.tmp") < marked
+    named = min(
+        at
+        for at, done in enumerate(steps.done)
+        if at > marked and done == ("sync directory", "data")
+    )
+    assert named < steps.first("rename" if spares else "remove", ".journal")
+    disk.fault = None
+    await bookie.close()
+
+
+async def test_a_collection_removes_a_log_last_of_all() -> None:
+    """The copies of its blocks, then the index that names those, then the log."""
+    disk = SimDisk()
+    settings = replace(BY_HAND, gc_major_live_ratio=0.9)
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), settings)
+    for ledger_id in (1, 2):
+        await add(bookie, ledger_id, range(3))
+    await bookie.flush()
+    (old,) = disk.names(LOGS)
+    bookie._parts.flusher._writer.abandon()
+    await bookie.delete_ledger(1)
+    await bookie.flush()
+    steps = Steps(disk)
+    report = await bookie.collect_garbage()
+    assert (report.logs_compacted, report.logs_removed) == (1, 1)
+    (new,) = disk.names(LOGS)
+    named = steps.last("index sync", "index")
+    assert steps.last("write", new) < steps.last("sync", new) < named
+    assert named < steps.first("remove", old)
+    disk.fault = None
+    assert await read_all(bookie, 2) == [0, 1, 2]
+    await bookie.close()

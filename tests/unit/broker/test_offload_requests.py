@@ -16,8 +16,9 @@ from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import BadRevision
-from magnetar.offload.policy import OffloadDefaults
+from magnetar.offload.policy import OffloadDefaults, decode_defaults
 from magnetar.offload.records import (
+    DEFAULTS_KEY,
     OffloadRecord,
     OffloadRequest,
     RequestState,
@@ -144,6 +145,66 @@ async def test_a_request_gives_way_to_others_so_many_times(rivals: int) -> None:
         with pytest.raises(Conflict, match="already in progress"):
             await service.offloading.request(ledger, LATEST)
     await stop_service(service)
+
+
+@pytest.mark.parametrize("before", [None, RequestState.SUCCESS, RequestState.ERROR])
+async def test_a_request_that_came_meanwhile_is_not_written_over(
+    before: RequestState | None,
+) -> None:
+    """Another broker's, which a job has taken up between the read and the write."""
+
+    class Overtaken(MemoryStore):
+        rival: OffloadRequest | None = None
+
+        async def put(self, key: str, value: bytes, **options: object) -> int:
+            rival, self.rival = self.rival, None
+            if rival is not None:
+                await super().put(key, encode(rival))
+            return await super().put(key, value, **options)  # type: ignore[arg-type]
+
+    store = Overtaken()
+    service = await start_service(FOLDER, store)
+    ledger = await closed_ledgers(service, 2)
+    key = request_key(ledger.name)
+    if before is not None:
+        await store.put(key, encode(OffloadRequest(LATEST, 1, before, finished_ms=2)))
+    await store.put(job_key("j"), b"{}")
+    rival = OffloadRequest(LATEST, 7, RequestState.RUNNING, job="j")
+    store.rival = rival
+    with pytest.raises(Conflict, match="already in progress"):
+        await service.offloading.request(ledger, LATEST)
+    assert await on_record(service, ledger) == rival
+    await stop_service(service)
+
+
+async def test_defaults_that_came_meanwhile_are_read_before_they_are_written_over() -> None:
+    """The broker that started last counts, and it knows what it replaces."""
+
+    class Overtaken(MemoryStore):
+        rival: bytes | None = None
+        refused = 0
+
+        async def put(self, key: str, value: bytes, **options: object) -> int:
+            rival, self.rival = self.rival, None
+            if rival is not None:
+                await super().put(key, rival)
+            try:
+                return await super().put(key, value, **options)  # type: ignore[arg-type]
+            except BadRevision:
+                self.refused += 1
+                raise
+
+    for first in (None, OffloadDefaults(driver="S3", bucket="a")):
+        store = Overtaken()
+        if first is not None:
+            await publish_defaults(store, first)
+        store.rival = encode(OffloadDefaults(driver="S3", bucket="b"))
+        mine = OffloadDefaults(driver="S3", bucket="c")
+        await publish_defaults(store, mine)
+        stored = await store.get(DEFAULTS_KEY)
+        assert stored is not None
+        assert decode_defaults(DEFAULTS_KEY, stored.value) == mine
+        assert store.refused == 1
 
 
 async def test_stats_ask_metadata_only_of_topics_that_may_have_moved() -> None:
