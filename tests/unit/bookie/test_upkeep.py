@@ -131,8 +131,37 @@ async def test_a_failed_flush_is_tried_again_after_its_pause(rigs: list[Rig]) ->
     assert await read_all(rig.bookie, 1) == [0]
 
 
+async def test_states_that_the_index_could_not_load_are_asked_for_again_after_the_pause(
+    rigs: list[Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = await Rig.open(replace(BY_HAND, flush_age_s=1.0, flush_retry_s=7.0))
+    rigs.append(rig)
+    await rig.add(0)
+    asked: list[object] = []
+
+    def unreadable(ledgers: object) -> None:
+        asked.append(ledgers)
+        raise BROKEN
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.bookie._ledgers, "take", unreadable)
+        rig.clock.advance(1_000)
+        await rig.tick()
+        assert len(asked) == 1
+        rig.clock.advance(7_000 - MOMENT_MS)
+        await rig.tick()
+        assert len(asked) == 1
+        rig.clock.advance(MOMENT_MS)
+        await rig.tick()
+        assert len(asked) == 2
+    rig.clock.advance(7_000)
+    assert await rig.tick() == 1
+    assert await read_all(rig.bookie, 1) == [0]
+
+
 async def test_nothing_of_a_bookie_without_threads_runs_on_one(rigs: list[Rig]) -> None:
     """A simulation decides what happens next."""
+    before = set(threading.enumerate())
     rig = await Rig.open()
     rigs.append(rig)
     await rig.add(0, 10)
@@ -142,8 +171,7 @@ async def test_nothing_of_a_bookie_without_threads_runs_on_one(rigs: list[Rig]) 
     await rig.bookie.list_emptied()
     await rig.bookie.collect_garbage()
     await rig.bookie._keeper._look_at_disk()
-    names = {thread.name for thread in threading.enumerate()}
-    assert not [name for name in names if name.startswith("bookie-")]
+    assert set(threading.enumerate()) <= before
 
 
 async def test_what_was_done_is_counted(rigs: list[Rig]) -> None:

@@ -17,6 +17,7 @@ from tests.unit.ledger.stage import ManualClock
 from magnetar.bookie.net import server as server_module
 from magnetar.bookie.registration import decode, encode, known_key, registration_key
 from magnetar.bookie.service import BookieService, BookieServiceSettings
+from magnetar.bookie.settings import BookieSettings
 from magnetar.core.clock import SystemClock
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.session import MetadataSession
@@ -216,6 +217,24 @@ async def test_its_connections_are_held_while_too_much_waits_for_the_disk(
     await adding
     await turns()
     assert not rig.service.server.held
+
+
+async def test_a_bookie_without_settings_of_its_storage_has_the_usual_ones() -> None:
+    store, disk = Watched(), SimDisk(1 << 30)
+    service = await BookieService.open(
+        DATA,
+        store,
+        MetadataSession(store, 60.0, SystemClock(), "b1"),
+        ManualClock(),
+        BookieServiceSettings("b1", "host"),
+        files=disk,
+        open_index=lambda _: SimIndexStore(disk, DATA / "index"),
+        threads=False,
+    )
+    assert service.bookie._settings == BookieSettings()
+    assert await add(service.bookie, 1, range(3)) is None
+    assert not service.registered, "before its session it is nobody"
+    await service.stop()
 
 
 async def test_it_listens_on_the_socket_that_it_is_given(rig: Rig) -> None:
