@@ -14,7 +14,7 @@ from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.entry_log import file_name as log_name
 from magnetar.bookie.entry_log_codec_v1 import BadBlock
 from magnetar.bookie.index import Damage, LedgerRecord, View
-from magnetar.bookie.index_store import Batch, IndexDamaged, RocksIndexStore
+from magnetar.bookie.index_store import Batch, IndexDamaged, IndexStore, RocksIndexStore
 from magnetar.bookie.inspect import CopiedIndexStore, Inspection, inspect
 from magnetar.bookie.journal_codec_v1 import BadRecord
 from magnetar.bookie.journal_files import file_name
@@ -178,6 +178,23 @@ async def test_a_damaged_index_is_named_where_it_is_and_not_where_its_copy_is(
     assert str(index) in damaged.value.message
     assert "magnetar-inspect" not in damaged.value.message
     assert type(damaged.value.offset) is int
+
+
+async def test_an_index_that_cannot_be_opened_is_damage_and_the_rest_is_counted(
+    stage: Stage,
+) -> None:
+    def broken(_: Path) -> IndexStore:
+        raise IndexDamaged("index /data/index: bad block", "/data/index/7.sst", 77)
+
+    stage.disk.flip(LOGS / log_name(1), (stage.views()[0].offset + 40) * 8)
+    found = inspect(stage.disk, DATA, broken)
+    assert found.damaged
+    told = [(each.kind, Path(each.file).name, each.offset) for each in found.findings]
+    assert ("damage", "7.sst", 77) in told
+    assert ("damage", log_name(1), stage.views()[0].offset) in told, "nobody knows that it is not"
+    assert [facts.blocks for facts in found.logs] == [2]
+    assert found.journals
+    assert not [each for each in found.findings if "no view" in each.text]
 
 
 async def test_strange_files_beside_the_journal_are_notes(stage: Stage) -> None:

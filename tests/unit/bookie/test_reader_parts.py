@@ -389,6 +389,16 @@ async def test_an_error_of_what_is_read_ahead_is_for_the_reader_who_comes_to_it(
     assert await rig.ids(12, 12) == [12]
 
 
+async def test_of_a_reader_that_goes_on_its_newest_end_is_kept_alone() -> None:
+    """One that begins anew is no reader in sequence."""
+    rig = Rig(3)
+    for first in (0, 4, 8):
+        await rig.ids(first, first + 3)
+        assert list(rig.reader._ends) == [(1, first + 4)]
+    await rig.ids(0, 3)
+    assert list(rig.reader._ends) == [(1, 12), (1, 4)]
+
+
 async def test_the_ends_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads_module, "ENDS_MAX", 2)
     rig = Rig(4)

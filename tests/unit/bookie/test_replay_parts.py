@@ -1,6 +1,7 @@
 """A start and a flush in their parts: what counts as damage, what is kept of it, what is left of a
 failed attempt, and what the journal's files take on the disk."""
 
+import asyncio
 import errno
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,31 @@ async def test_a_flush_whose_log_was_not_synced_is_repeated_in_a_new_one() -> No
     assert disk.names(LOGS) == ["0000000004.log"]
     assert await read_all(bookie, 1) == [0, 1, 2]
     await bookie.abort()
+
+
+async def test_adds_that_are_held_for_a_flush_are_refused_once_it_has_failed() -> None:
+    """Both halves are full then. Fences need no room."""
+    disk = SimDisk()
+    settings = replace(BY_HAND, write_cache_bytes=1000, journal_commit_bytes_max=1)
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), settings)
+    disk.fault = lambda step, path: BROKEN if step == "create" and path.suffix == ".log" else None
+    adding = [
+        asyncio.ensure_future(add(bookie, ledger_id, [0], size=1000)) for ledger_id in (1, 2, 3)
+    ]
+    answers = await asyncio.gather(*adding)
+    assert answers[:2] == [None, None]
+    assert isinstance(answers[2], BookieReadOnly)
+    assert "entry logs cannot be written" in str(answers[2])
+    assert not bookie.writable
+    assert isinstance(await add(bookie, 4, [0]), BookieReadOnly)
+    assert (await bookie.ledger_end(4, fence=True)).fenced
+    disk.fault = None
+    await bookie.flush()
+    assert bookie.writable
+    assert await add(bookie, 5, [0]) is None
+    for ledger_id in (1, 2):
+        assert await read_all(bookie, ledger_id, size=1000) == [0]
+    await bookie.close()
 
 
 async def test_a_drop_that_cannot_begin_leaves_every_ledger_as_it_was() -> None:

@@ -39,6 +39,18 @@ def test_the_checkpoint_on_the_disk_is_the_one_in_memory() -> None:
     )
 
 
+def test_a_damaged_checkpoint_stays_until_a_flush_moves_it_and_then_names_the_newest_file() -> None:
+    disk = SimDisk()
+    checkpoint = Checkpoint(disk, DATA, SALT, Mark(JournalPosition(0, 4096, -1), 0))
+    for file_id in (5, 6):
+        checkpoint.journal_begun(file_id)
+        assert read_mark(disk, DATA, SALT) is None
+        assert checkpoint.mark.newest_file_id == file_id
+    checkpoint.advance(JournalPosition(6, 4096, 9))
+    mark = Mark(JournalPosition(6, 4096, 9), 6, index_notes=True)
+    assert read_mark(disk, DATA, SALT) == checkpoint.mark == mark
+
+
 def test_a_read_goes_on_where_the_system_gave_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from tests.unit.bookie_net.link_rig import turns
 from tests.unit.bookie_net.peers import HOST, connected
 from tests.unit.ledger.stage import ManualClock
 
+from magnetar.bookie.garbage import LEDGER_ID_KEY, LEDGERS_PREFIX
 from magnetar.bookie.net import server as server_module
 from magnetar.bookie.registration import decode, encode, known_key, registration_key
 from magnetar.bookie.service import BookieService, BookieServiceSettings
@@ -199,6 +200,23 @@ async def test_a_registration_of_another_is_not_deleted_with_its_own(rig: Rig) -
     await rig.store.put(KEY, stored.value)
     await rig.service.stop()
     assert await rig.store.get(KEY) is not None
+
+
+async def test_ledgers_that_are_no_more_are_deleted_while_the_lease_lives_only(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookie, garbage = rig.service.bookie, rig.service.garbage
+    for ledger_id in (1, 2):
+        await add(bookie, ledger_id, range(3))
+    await rig.store.put(LEDGER_ID_KEY, b"2")
+    await rig.store.put(f"{LEDGERS_PREFIX}{2:020d}", b"{}")
+    assert await garbage.compare() == []
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataSession, "valid", property(lambda _: False))
+        assert await garbage.compare() == []
+    assert await bookie.list_ledgers() == [1, 2]
+    assert await garbage.compare() == [1]
+    assert await bookie.list_ledgers() == [2]
 
 
 async def test_its_connections_are_held_while_too_much_waits_for_the_disk(
