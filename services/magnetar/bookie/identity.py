@@ -30,7 +30,7 @@ JOURNAL_DIR: Final = "journal"
 ENTRY_LOG_DIR: Final = "entry-logs"
 INDEX_DIR: Final = "index"
 
-_BOOKIE_ID: Final = re.compile(r"^[-._:\w]{1,255}$", re.ASCII)
+_BOOKIE_ID: Final = re.compile(r"[-._:\w]{1,255}", re.ASCII)
 
 
 class DataDirError(BookieError):
@@ -103,7 +103,7 @@ def read_identity(files: Files, data_dir: Path) -> Identity | None:
 
 def open_identity(files: Files, data_dir: Path, bookie_id: str) -> tuple[Identity, bool]:
     """The directory's identity, and whether it was formatted just now."""
-    if not _BOOKIE_ID.match(bookie_id):
+    if not _BOOKIE_ID.fullmatch(bookie_id):
         raise DataDirError(f"invalid bookie id '{bookie_id}': use letters, digits and -._:")
     identity = read_identity(files, data_dir)
     if identity is not None:

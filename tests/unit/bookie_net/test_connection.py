@@ -175,6 +175,19 @@ async def test_a_client_of_another_cluster_is_refused(
     assert rig.ended != taken
 
 
+@pytest.mark.parametrize("features", [0, 1, messages.FEATURES | 1 << 40])
+async def test_only_features_that_both_know_are_welcomed(
+    monkeypatch: pytest.MonkeyPatch, features: int
+) -> None:
+    rig = Rig(monkeypatch)
+    hello = messages.Hello(IDENTITY, "ours", features=features)
+    rig.say(protocol.HELLO, 0, messages.encode_hello(hello))
+    (welcome,) = await rig.said()
+    assert isinstance(welcome, Frame)
+    said = messages.decode_welcome(welcome.payload)
+    assert said.features == features & messages.FEATURES
+
+
 async def test_as_many_connections_as_are_allowed_are_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,6 +36,8 @@ class Watched(MemoryStore):
         super().__init__(SystemClock())
         self.asked: list[str] = []
         self.failures: list[Exception] = []
+        self.rival: bytes | None = None
+        """What another writes just before the next write."""
 
     async def get(self, key: str) -> Record | None:
         if key == KEY:
@@ -49,6 +51,9 @@ class Watched(MemoryStore):
             self.asked.append("put")
             if self.failures:
                 raise self.failures.pop(0)
+            rival, self.rival = self.rival, None
+            if rival is not None:
+                await super().put(key, rival)
         return await super().put(key, value, expected=expected, lease_id=lease_id)
 
     def taken(self) -> list[str]:
@@ -152,6 +157,28 @@ async def test_after_a_write_of_unknown_outcome_it_is_looked_at_first(
     assert await rig.tick() == ["put"], "it is sure again, and says what has changed"
     assert await rig.told()
     assert await rig.tick() == []
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_a_name_that_another_took_meanwhile_is_not_written_over(
+    rig: Rig, deleted: bool
+) -> None:
+    """Between the look and the write: two bookies of a name would believe that it is theirs."""
+    stored = await rig.store.get(KEY)
+    assert stored is not None
+    other = encode(replace(decode(KEY, stored.value), incarnation="other"))
+    if deleted:
+        await rig.store.delete(KEY)
+    else:
+        await rig.store.put(KEY, stored.value)  # its revision is not the one that we wrote
+    rig.store.rival = other
+    rig.clock.advance(1_000_000)
+    assert await rig.tick() == ["get", "put"]
+    stored = await rig.store.get(KEY)
+    assert stored is not None
+    assert stored.value == other
+    assert await rig.tick() == ["get"]
+    assert not rig.service.registered
 
 
 async def test_what_another_wrote_over_it_is_found_and_put_right(rig: Rig) -> None:
