@@ -10,6 +10,7 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie import journal_scan
 from magnetar.bookie.api import BookieReadOnly, LedgerFenced
 from magnetar.bookie.journal_files import JournalPosition, file_name
 from magnetar.bookie.journal_scan import Bad
@@ -157,6 +158,22 @@ async def test_a_drop_that_cannot_begin_leaves_every_ledger_as_it_was() -> None:
     assert isinstance(await add(bookie, 1, [3]), LedgerFenced | BookieReadOnly)
     assert await bookie.drop_copies([1]) == [1]
     await bookie.close()
+
+
+def test_a_scan_has_the_bytes_of_any_place_of_a_file_forwards_and_backwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal_scan, "CHUNK_BYTES", 64)
+    content = bytes(number % 251 for number in range(500))
+    disk = SimDisk()
+    file = disk.open(JOURNAL / "file", create=True)
+    file.write([content], 0)
+    window = journal_scan._Window(file)
+    for offset in (0, 8, 63, 64, 56, 200, 0, 199, 136, 137, 490, 400, 0):
+        for length in (1, 8, 64, 65, 120):
+            begin = window.at(offset, length)
+            assert begin >= 0
+            assert window.data[begin : begin + length] == content[offset : offset + length]
 
 
 # -- the journal's files --------------------------------------------------------------------------
