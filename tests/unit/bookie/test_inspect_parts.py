@@ -50,6 +50,9 @@ class Stage:
     def inspect(self) -> Inspection:
         return inspect(self.disk, DATA, lambda _: self.index)
 
+    def index_notes(self) -> int | None:
+        return index_format.Index(self.index).flushed_seq
+
     def views(self) -> list[View]:
         return list(index_format.Index(self.index).all_views())
 
@@ -195,6 +198,20 @@ async def test_an_index_that_cannot_be_opened_is_damage_and_the_rest_is_counted(
     assert [facts.blocks for facts in found.logs] == [2]
     assert found.journals
     assert not [each for each in found.findings if "no view" in each.text]
+
+
+async def test_a_checkpoint_that_does_not_hold_is_damage_and_none_is_a_note(stage: Stage) -> None:
+    facts = stage.inspect().checkpoint
+    assert facts is not None
+    assert facts.seq == stage.index_notes()
+    stage.disk.flip(DATA / "checkpoint", 200)
+    ((name, offset, text),) = stage.told("damage")
+    assert (name, offset) == ("checkpoint", 0)
+    assert text.endswith("the whole journal is replayed in its place")
+    assert stage.inspect().checkpoint is None
+    stage.disk.remove(DATA / "checkpoint")
+    assert stage.told("damage") == []
+    assert ("checkpoint", 0, "no checkpoint yet") in stage.told("note")
 
 
 async def test_strange_files_beside_the_journal_are_notes(stage: Stage) -> None:
