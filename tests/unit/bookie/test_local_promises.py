@@ -13,12 +13,14 @@ from magnetar.bookie.api import (
     ID_END,
     BookieError,
     BookieReadOnly,
+    EntryUnknown,
     LedgerEnd,
     LedgerFenced,
     NoSuchEntry,
     NoSuchLedger,
     ProofKind,
 )
+from magnetar.bookie.index import Damage
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.packed import packed
 
@@ -308,6 +310,37 @@ async def test_proofs_are_of_what_is_here(rig: Rig) -> None:
             data = entry(1, proof.entry_id)
             assert proof.kind is ProofKind.PRESENT
             assert (proof.length_bytes, proof.crc) == (len(data), value(data))
+
+
+async def test_a_proof_says_which_entries_are_damaged_and_which_may_be_lost(rig: Rig) -> None:
+    """Neither counts as a copy, and of neither is it sure that it never was."""
+    await add(rig.bookie, 1, [0, 1, 2, 5])
+    await add(rig.bookie, 2, [0])
+    rig.bookie._ledgers.add_damage(Damage(1, 3, 3, "/journal/x.damaged", 77))
+    found = await rig.bookie.prove_entries(1, 0, 6, count_max=100)
+    present = ProofKind.PRESENT
+    assert [(proof.entry_id, proof.kind) for proof in found.proofs] == [
+        *((entry_id, present) for entry_id in (0, 1, 2)),
+        (3, ProofKind.CORRUPT),
+        (5, present),
+    ]
+    rig.bookie._ledgers.set_limbo(1)
+    found = await rig.bookie.prove_entries(1, 0, 6, count_max=100)
+    assert [(proof.entry_id, proof.kind) for proof in found.proofs] == [
+        *((entry_id, present) for entry_id in (0, 1, 2)),
+        (3, ProofKind.CORRUPT),
+        (4, ProofKind.UNKNOWN),
+        (5, present),
+        (6, ProofKind.UNKNOWN),
+    ]
+    assert {proof.length_bytes for proof in found.proofs if proof.kind is not present} == {0}
+    assert found.next_entry == 7
+    found = await rig.bookie.prove_entries(2, 0, 1, count_max=100)
+    assert [(proof.entry_id, proof.kind) for proof in found.proofs] == [(0, present)]
+    with pytest.raises(EntryUnknown):
+        await rig.bookie.prove_entries(0, 0, 1, count_max=100)
+    with pytest.raises(NoSuchLedger):
+        await rig.bookie.prove_entries(9, 0, 1, count_max=100)
 
 
 async def test_after_its_end_a_bookie_takes_nothing(rig: Rig) -> None:

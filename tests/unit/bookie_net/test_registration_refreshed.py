@@ -181,6 +181,27 @@ async def test_a_name_that_another_took_meanwhile_is_not_written_over(
     assert not rig.service.registered
 
 
+@pytest.mark.parametrize("written", ["at its start", "as it changed", "as it came back"])
+async def test_the_registration_goes_with_the_lease_whatever_wrote_it_last(
+    rig: Rig, written: str
+) -> None:
+    """Others would send their entries to a dead bookie for ever."""
+    if written == "as it changed":
+        rig.outdated()
+        assert await rig.tick() == ["put"]
+    elif written == "as it came back":
+        await rig.store.delete(KEY)
+        rig.clock.advance(1_000_000)
+        assert await rig.tick() == ["get", "put"]
+    assert await rig.store.get(KEY) is not None
+    lease_id = rig.service._session.lease_id
+    assert lease_id is not None
+    await rig.store.revoke_lease(lease_id)
+    assert await rig.store.get(KEY) is None
+    known = await rig.store.get(known_key(rig.service.bookie.identity))
+    assert known is not None, "that its disks exist is known for good"
+
+
 async def test_what_another_wrote_over_it_is_found_and_put_right(rig: Rig) -> None:
     stored = await rig.store.get(KEY)
     assert stored is not None
