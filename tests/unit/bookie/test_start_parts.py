@@ -1,0 +1,238 @@
+"""What a start does with a torn tail, with numbers that are missing, and what it leaves behind."""
+
+import asyncio
+import errno
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.sim_disk import SimDisk, SimFile, SimIndexStore
+
+from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie.api import BookieError
+from magnetar.bookie.files import Append
+from magnetar.bookie.index import FLAG_FENCED, Index
+from magnetar.bookie.index_store import Batch, MemoryIndexStore
+from magnetar.bookie.inspect import inspect
+from magnetar.bookie.journal_files import file_name
+from magnetar.bookie.journal_scan import JournalScan
+from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.recovery import Replay
+
+from .conftest import DATA, SMALL, add, entry, open_sim, read_all
+from .test_journal_scan import SALT, Maker, scanned
+
+BY_HAND = replace(SMALL, tick_s=1000.0)
+JOURNAL = DATA / "journal"
+BROKEN = OSError(errno.EIO, "Input/output error")
+
+
+async def again(
+    disk: SimDisk, bookie: LocalBookie, index: SimIndexStore
+) -> tuple[LocalBookie, SimIndexStore]:
+    await bookie.abort()
+    index = SimIndexStore(disk, DATA / "index", index.synced)
+    return await open_sim(disk, index, BY_HAND), index
+
+
+async def test_a_torn_tail_is_cut_off_and_met_once() -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, BY_HAND)
+    await add(bookie, 1, range(3))
+    end = bookie._journal._writer.position.offset
+    path = bookie._journal._writer.path
+    start = codec.FILE_HEADER_BYTES
+    disk.inodes[path].data[end : end + 40] = disk.inodes[path].data[start : start + 40]
+    disk.inodes[path].sync()
+    for torn in ([end], []):
+        bookie, index = await again(disk, bookie, index)
+        assert [each.offset for each in bookie._parts.recovered.torn] == torn
+        assert bookie._parts.recovered.damage == []
+        assert len(disk.inodes[path].data) == end
+        assert await read_all(bookie, 1) == [0, 1, 2]
+    await bookie.abort()
+
+
+def test_a_record_that_stands_where_a_lost_one_was_due_counts() -> None:
+    """Its number says what is missing; there is no mark before it to search for."""
+    maker = Maker()
+    maker.add(b"one" * 30)
+    maker.seq += 2
+    maker.add(b"four" * 30)
+    maker.add(b"five" * 30)
+    found, bad, _ = scanned(maker)
+    assert found == [1, 4, 5]
+    assert [(item.first_seq, item.last_seq, item.damage) for item in bad] == [(2, 3, True)]
+
+
+@pytest.mark.parametrize(
+    ("first_seq", "flushed", "missing"),
+    [(None, 5, None), (7, None, None), (6, 5, None), (7, 5, (6, 6)), (10, 5, (6, 9))],
+)
+def test_without_a_checkpoint_the_journal_begins_where_the_index_ends(
+    first_seq: int | None, flushed: int | None, missing: tuple[int, int] | None
+) -> None:
+    disk = SimDisk()
+    index = Index(MemoryIndexStore())
+    replay = Replay(
+        disk,
+        JOURNAL,
+        SALT,
+        BY_HAND,
+        index,
+        Ledgers(index),
+        lambda *_: None,
+        Batch(),
+        lambda: 0,
+    )
+    scan = JournalScan(disk, JOURNAL, SALT)
+    scan.first_seq, scan.ends = first_seq, {4: 10, 3: 20}
+    replay._check_first(scan, flushed)
+    if missing is None:
+        assert scan.bad == []
+        assert scan.durable_seq == -1
+        return
+    (found,) = scan.bad
+    assert (found.path, found.file_id) == (JOURNAL / file_name(3), 3)
+    assert (found.offset, found.end) == (0, 0)
+    assert (found.first_seq, found.last_seq) == missing
+    assert scan.durable_seq == missing[1]
+
+
+@pytest.mark.parametrize(
+    ("at", "byte"), [(56, 0), (56, 99), (57, 0x80), (58, 1), (59, 1), (60, 1), (63, 1)]
+)
+def test_a_head_that_nobody_writes_claims_no_tables(at: int, byte: int) -> None:
+    ids = (4, 6, 7)
+    head = codec.encode_head(codec.KIND_ADD, 5, 4, 7, -1, ids, bytes(12), 0, 0)
+    assert codec.head_bytes_claimed(head[: codec.HEAD_BYTES]) == len(head)
+    plain = codec.encode_head(codec.KIND_ADD, 5, 4, 7, -1, range(3), bytes(12), 0, 0)
+    assert codec.head_bytes_claimed(plain[: codec.HEAD_BYTES]) == len(plain)
+    assert codec.head_bytes_claimed(head[: codec.HEAD_BYTES - 1]) == codec.HEAD_BYTES
+    changed = bytearray(head[: codec.HEAD_BYTES])
+    changed[at] = byte
+    assert codec.head_bytes_claimed(bytes(changed)) == codec.HEAD_BYTES
+
+
+async def test_a_start_that_flushed_leaves_no_state_held() -> None:
+    """States are forgotten when there are too many, but for those of a flush under way."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, BY_HAND)
+    for first in range(0, 30, 3):
+        await add(bookie, 1, range(first, first + 3))
+    await bookie.abort()
+    index = SimIndexStore(disk, DATA / "index", index.synced)
+    bookie = await open_sim(disk, index, replace(BY_HAND, write_cache_bytes=1000))
+    assert index.generation == 0
+    assert bookie._ledgers.flushing is False
+    assert await read_all(bookie, 1) == list(range(30))
+    await bookie.close()
+
+
+async def test_the_inspector_opens_no_file_to_write_to_it() -> None:
+    class Watched(SimDisk):
+        opened: list[tuple[str, bool]] = []  # noqa: RUF012
+
+        def open(
+            self,
+            path: Path,
+            *,
+            create: bool = False,
+            read_only: bool = False,
+            append: Append | None = None,
+        ) -> SimFile:
+            self.opened.append((path.name, read_only))
+            return super().open(path, create=create, read_only=read_only, append=append)
+
+    disk = Watched()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, BY_HAND)
+    await add(bookie, 1, range(3))
+    await bookie.flush()
+    await bookie.abort()
+    disk.opened.clear()
+    assert not inspect(disk, DATA, lambda _: index).damaged
+    assert {name for name, read_only in disk.opened if not read_only} == set()
+    assert len(disk.opened) > 3
+
+
+# -- flushes --------------------------------------------------------------------------------------
+
+
+async def test_one_flush_follows_another_for_as_long_as_entries_come() -> None:
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, replace(BY_HAND, write_cache_bytes=1000))
+    for entry_id in range(6):
+        assert await add(bookie, 1, [entry_id], size=1000) is None
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert bookie.stats().flushes == entry_id + 1
+        assert bookie._stage.flushing_s == 0
+        assert bookie.stats().fault == ""
+    await bookie.close()
+
+
+async def test_only_deletes_go_into_the_index_ahead_of_a_flush_without_room() -> None:
+    """What else is known of a ledger speaks of entries that are in no log yet."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index, BY_HAND)
+    for ledger_id in (1, 2, 3):
+        await add(bookie, ledger_id, range(3))
+    await bookie.flush()
+    await add(bookie, 1, range(3, 6))
+    await bookie.ledger_end(2, fence=True)
+    await bookie.delete_ledger(3)
+    await bookie._stage.apply_deletes()
+    records = dict(bookie._parts.index.ledgers())
+    assert records[1].last_entry == 2
+    assert not records[2].flags & FLAG_FENCED
+    assert records[3].deleted_ms >= 0
+    assert [view.ledger_id for view in bookie._parts.index.all_views()] == [1, 2]
+    await bookie.flush()
+    assert dict(bookie._parts.index.ledgers())[2].flags & FLAG_FENCED
+    await bookie.close()
+
+
+@pytest.mark.parametrize("rewritten", [[4], [4, 5], [0, 1], [7]])
+@pytest.mark.parametrize("halves", [1, 2])
+async def test_an_entry_that_was_written_again_is_read_as_it_was_written_last(
+    rewritten: list[int], halves: int
+) -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
+    await add(bookie, 1, range(8))
+    await bookie.flush()
+    newest = {entry_id: entry(1, entry_id) for entry_id in range(8)}
+    for number in range(halves):
+        data = [b"again %d %d" % (number, entry_id) for entry_id in rewritten]
+        answered: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
+        bookie.add_entries(
+            1, rewritten, data, last_add_confirmed=-1, on_added=answered.set_result, recovery=True
+        )
+        assert await answered is None
+        newest |= dict(zip(rewritten, data, strict=True))
+        if number < halves - 1:
+            bookie._stage._swap()
+    found: dict[int, bytes] = {}
+    while len(found) < 8:
+        for item in await bookie.read_entries(1, len(found), 7, bytes_max=10_000):
+            found[item.entry_id] = item.data
+    assert found == newest
+    await bookie.close()
+
+
+async def test_a_journal_that_failed_says_with_what() -> None:
+    disk = SimDisk()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
+    disk.fault = lambda _, path: BROKEN if path.suffix == ".journal" else None
+    error = await add(bookie, 1, range(3))
+    assert str(error).endswith("until a restart: [Errno 5] Input/output error")
+    assert bookie.stats().read_only_reason == str(error)
+    assert "journal stopped until a restart" in bookie.stats().fault
+    disk.fault = None
+    await bookie.close()
