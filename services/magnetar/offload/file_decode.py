@@ -66,13 +66,12 @@ def decode(
 
 
 def times_range(footer: Any, number: int) -> tuple[int, int]:
-    """Where the bytes of a group's publish times are."""
+    """Where the bytes of a group's publish times are: pages of data, for the writer makes no
+    dictionary of them."""
     group = footer.row_group(number)
     names = (group.column(each) for each in range(group.num_columns))
     chunk = next(each for each in names if each.path_in_schema == PUBLISH_TIME)
     start = chunk.data_page_offset
-    if chunk.has_dictionary_page:
-        start = min(start, chunk.dictionary_page_offset)
     return start, start + chunk.total_compressed_size
 
 

@@ -180,6 +180,24 @@ async def test_so_many_groups_are_fetched_ahead_at_once(
     await files.close()
 
 
+async def test_what_a_reader_is_fetching_already_is_not_fetched_ahead(tmp_path: Path) -> None:
+    files = ColdFiles(1 << 20)
+    ref = made(tmp_path, "a")
+    file = await files.open(ref)
+    reading = asyncio.ensure_future(files.group(ref, 1, ahead=False))
+    await turns(1)
+    files._read_ahead(file, ref, 1)
+    assert not files._ahead
+    files._read_ahead(file, ref, 2)
+    assert files._ahead == {(ref, 2)}
+    await reading
+    files._read_ahead(file, ref, 1)
+    assert files._ahead <= {(ref, 2)}, "it is here"
+    await settled(files)
+    assert files.counters.group_reads == 2
+    await files.close()
+
+
 async def test_a_store_that_answers_at_the_last_attempt_is_no_failure(
     files: ColdFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,8 @@ def test_a_file_is_on_the_disk_before_its_name_is_and_both_before_its_close_retu
     folders = [target for name, target in done if name == "fsync"]
     assert folders[:2] == [str(tmp_path / "a"), str(tmp_path)]
     assert done.index(("fsync", str(tmp_path / "a"))) > synced
+    held = {os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.exists()}
+    assert held.isdisjoint({str(path), *folders})
     assert path.stat().st_size == size
 
 
