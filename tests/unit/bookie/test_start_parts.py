@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk, SimFile, SimIndexStore
 
+from magnetar.bookie import entry_log
 from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import BookieError
+from magnetar.bookie.entry_log import EntryLogs, LogWriter
 from magnetar.bookie.files import Append
 from magnetar.bookie.index import FLAG_FENCED, Index
 from magnetar.bookie.index_store import Batch, MemoryIndexStore
@@ -19,7 +21,7 @@ from magnetar.bookie.journal_scan import JournalScan
 from magnetar.bookie.ledgers import Ledgers
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.recovery import Replay
-from magnetar.bookie.write_cache import WriteCacheHalf
+from magnetar.bookie.write_cache import WriteCacheHalf, segment_of
 
 from .conftest import DATA, SMALL, add, entry, open_sim, read_all
 from .test_journal_scan import SALT, Maker, scanned
@@ -175,6 +177,25 @@ async def test_one_flush_follows_another_for_as_long_as_entries_come() -> None:
         assert bookie._stage.flushing_s == 0
         assert bookie.stats().fault == ""
     await bookie.close()
+
+
+@pytest.mark.parametrize(("sizes", "writes"), [([400] * 6, 2), ([2000] * 3, 3), ([100] * 3, 0)])
+def test_blocks_gather_for_one_write_and_never_for_more_than_its_bytes(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], writes: int
+) -> None:
+    monkeypatch.setattr(entry_log, "WRITE_BYTES", 1000)
+    disk = SimDisk()
+    writer = LogWriter(EntryLogs(disk, DATA / "entry-logs", SALT, BY_HAND))
+    writer.append(1, [segment_of([b"x"])], [(0, 1)], [b"x"])
+    writer.sync()
+    done: list[str] = []
+    disk.fault = lambda step, _: done.append(step)
+    for number, size in enumerate(sizes, 1):
+        writer.append(1, [segment_of([bytes(size)])], [(number, 1)], [bytes(size)])
+    assert done.count("write") == writes
+    writer.sync()
+    assert done.count("write") == writes + (100 in sizes)
+    assert done.count("sync") == 1
 
 
 async def test_only_deletes_go_into_the_index_ahead_of_a_flush_without_room() -> None:
