@@ -360,6 +360,24 @@ async def test_a_frame_that_does_not_grow_is_given_up(monkeypatch: pytest.Monkey
     assert "did not grow" in await rig.farewell()
 
 
+async def test_a_frame_that_comes_byte_by_byte_is_given_up_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A byte now and then keeps no place among the frames under way."""
+    rig = Rig(monkeypatch, idle_timeout_s=600.0, frame_stall_s=25.0)
+    await rig.hello()
+    frame = protocol.encode_frame(protocol.PING, 0, 1)
+    for at in range(6):
+        feed(rig.connection, frame[at : at + 1])
+        rig.look()
+        assert not rig.ended
+        rig.timers.now += 5
+    feed(rig.connection, frame[6:7])
+    rig.timers.now += MOMENT_S
+    rig.look()
+    assert "did not grow" in await rig.farewell()
+
+
 # -- the end --------------------------------------------------------------------------------------
 
 
