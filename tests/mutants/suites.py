@@ -140,6 +140,7 @@ SUITES: Final = (
     _broker(
         "topic",
         "tests/unit/topic",
+        "tests/unit/broker/test_topic_numbers.py",
         "tests/unit/subscription",
         "tests/unit/lifecycle",
         "tests/unit/rates",

@@ -200,13 +200,20 @@ class Stage:
         ((_, ledger_id, first),) = sink.receipts
         return [(ledger_id, first + each) for each in range(len(texts))]
 
-    async def set(self, policy: Policy, value: Any, *topics: PersistentTopic) -> None:
-        """On the namespace; the topics follow at once."""
-        await self.service.resources.update_policies(
-            NAMESPACE, lambda document: {**document, policy.document: value}
-        )
-        for each in topics:
-            each.policies_changed()
+    async def set(
+        self, policy: Policy, value: Any, topic: PersistentTopic | NonPersistentTopic
+    ) -> None:
+        """On the namespace, or on the topic where only topics have it; the topic follows at once."""
+        if policy.document:
+            kept = {self.service.cluster: value} if policy.by_cluster else value
+            await self.service.resources.update_policies(
+                NAMESPACE, lambda document: {**document, policy.document: kept}
+            )
+        else:
+            await self.service.policies.update(
+                topic.name, lambda own: own.having(policy.name, value)
+            )
+        topic.policies_changed()
 
 
 @asynccontextmanager
