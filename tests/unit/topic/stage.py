@@ -203,7 +203,7 @@ class Stage:
     async def set(
         self, policy: Policy, value: Any, topic: PersistentTopic | NonPersistentTopic
     ) -> None:
-        """On the namespace, or on the topic where only topics have it; the topic follows at once."""
+        """On the namespace, else on the topic, which follows at once."""
         if policy.document:
             kept = {self.service.cluster: value} if policy.by_cluster else value
             await self.service.resources.update_policies(
