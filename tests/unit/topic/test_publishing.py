@@ -7,10 +7,13 @@ from tests.support.held_store import puts
 from tests.unit.ledger.stage import turns
 from tests.unit.topic.stage import ProducerSink, new_producer, run_of, stage
 
+from magnetar.broker.entry_stamp import last_index
 from magnetar.broker.topic.persistent import EPOCH_PROPERTY
 from magnetar.broker.topic.producer import AccessMode
 from magnetar.core.errors import ServiceNotReady, TopicTerminated
+from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.record import MANAGED_LEDGERS_PREFIX
+from magnetar.wire.entry import split_entry
 
 EPOCH = puts(MANAGED_LEDGERS_PREFIX)
 
@@ -201,3 +204,25 @@ async def test_what_was_sent_before_a_topic_closes_is_stored_and_receipted() -> 
         again = await s.factory.open(topic.managed_ledger.name)
         assert again.entries_total == 2
         assert again.cursors["s"].backlog == 1
+
+
+async def test_indexes_of_messages_go_on_where_the_topics_last_broker_left_off() -> None:
+    async with stage(entry_metadata=("timestamp", "index")) as s:
+        topic = await s.topic()
+        await topic.create_subscription("keeper", EARLIEST, {})
+        s.clock.advance(5)
+        for _ in range(2):
+            producer, sink = await s.producer(topic)
+            topic.publish(producer, run_of(producer, "a", "b", batch=3))
+            topic.publish(producer, run_of(producer, "c", first=2))
+            while len(sink.receipts) < 2:
+                await turns(1)
+            await s.service.topics.unload(topic.name)
+            topic = await s.topic()
+        found = await topic.managed_ledger.read(EARLIEST, 3, 1 << 20)
+        found += await topic.managed_ledger.read(
+            topic.managed_ledger.next_position(found[-1].position), 3, 1 << 20
+        )
+        assert [last_index(entry.data) for entry in found] == [2, 5, 6, 9, 12, 13]
+        stamps = [split_entry(entry.data).broker_entry_metadata for entry in found]
+        assert {each and each.broker_timestamp for each in stamps} == {s.clock.now_ms()}
