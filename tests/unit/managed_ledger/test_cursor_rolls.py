@@ -72,12 +72,14 @@ async def test_no_ack_is_receipted_in_a_ledger_that_the_record_may_not_name(
     client = LedgerClient(store, LocalBookies([stage.bookie]), stage.clock, hasty)
     monkeypatch.setattr(stage, "client", lambda: client)
     factory, _, cursor, ledger_id = await start(stage)
-    announced = store.hold(RECORD)
+    announced, switch = store.hold(RECORD), store.hold(RECORD)
     cursor.ack(ledger_id, 3)
     flushing = asyncio.ensure_future(cursor.flush())
     await announced.reached.wait()
-    store.lose(RECORD, lands=landed)  # the switch
     announced.go.set()
+    await switch.reached.wait()
+    store.lose(RECORD, lands=landed)
+    switch.go.set()
     with pytest.raises(MagnetarError):
         await flushing
     cursor.ack(ledger_id, 5)

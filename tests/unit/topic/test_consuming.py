@@ -1,12 +1,14 @@
 """A subscription's consumers over its life: types, acks of batches, rates, and what stats say."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.unit.ledger.stage import turns
 from tests.unit.subscription.conftest import entry_bytes
 from tests.unit.topic.stage import Sink, Stage, request, run_of, stage
+from tests.unit.topic.test_last_message import view
 
 from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.consumer import Consumer
@@ -375,3 +377,21 @@ async def test_a_seek_waits_for_the_one_under_way_and_consumers_for_both() -> No
         _, _, later = await attaching
         await turns(20)
         assert later.texts == ["c"]
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+async def test_a_consumer_of_what_was_compacted_may_seek_before_what_is_kept(
+    compacted: bool, tmp_path: Path
+) -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        places = await stored(topic, s, *"abc")
+        seen = await view(s, topic, tmp_path, places[2], (places[0], entry_bytes("a")))
+        await topic.managed_ledger.truncate()
+        await stored(topic, s, "d")
+        subscription, consumer, _ = await s.attach(topic, request(sub_type=SubType.Exclusive))
+        consumer.compacted = seen if compacted else None
+        await subscription.seek(places[1])
+        mark, first = subscription.cursor.mark_delete, topic.managed_ledger.first_position
+        assert mark == (places[0] if compacted else first)
+        assert mark <= first
