@@ -109,6 +109,47 @@ async def test_a_producer_whose_topic_ends_while_it_attaches_is_refused(end: str
         assert producer.closed or not producer.ready
 
 
+async def test_a_producer_whose_topic_closes_while_it_waits_for_its_name_is_refused() -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        _, sink = await s.producer(topic, name="p")
+        asked, go = asyncio.Event(), asyncio.Event()
+
+        async def is_alive() -> bool:
+            asked.set()
+            await go.wait()
+            return False
+
+        sink.is_alive = is_alive  # type: ignore[method-assign]
+        attaching = asyncio.ensure_future(s.producer(topic, name="p"))
+        await asked.wait()
+        await topic.drain()
+        go.set()
+        with pytest.raises(ServiceNotReady):
+            await attaching
+        assert not len(topic.producers)
+
+
+async def test_a_name_is_free_if_its_holder_leaves_while_it_is_asked_for_a_sign_of_life() -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        holder, sink = await s.producer(topic, name="p")
+        asked, go = asyncio.Event(), asyncio.Event()
+
+        async def is_alive() -> bool:
+            asked.set()
+            await go.wait()
+            return True
+
+        sink.is_alive = is_alive  # type: ignore[method-assign]
+        attaching = asyncio.ensure_future(s.producer(topic, name="p"))
+        await asked.wait()
+        topic.remove_producer(holder)
+        go.set()
+        newcomer, _ = await attaching
+        assert list(topic.producers) == [newcomer]
+
+
 # -- epochs
 
 

@@ -190,9 +190,11 @@ async def test_a_consumer_whose_topic_ends_while_it_attaches_is_refused(end: str
         if closing is not None:
             await closing
         assert not any(each.consumers for each in topic.subscriptions.values())
-        if end == "rest":
-            topic.resume()  # the cursor was created, so it is shown
+        if end == "rest":  # the cursor was created, so it is shown
             assert set(topic.subscriptions) == set(topic.managed_ledger.cursors) == {"s"}
+            assert topic.subscriptions["s"].resting
+            topic.resume()
+            assert not topic.subscriptions["s"].resting
 
 
 # -- deleting
