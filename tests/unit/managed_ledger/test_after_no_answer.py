@@ -36,7 +36,9 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("magnetar.managed_ledger.cursors.SETTLE_RETRY_S", 0.001)
 
 
-@pytest.mark.parametrize("then", ["cursor deleted", "terminated", "trimmed", "next ledger"])
+@pytest.mark.parametrize(
+    "then", ["new cursor", "cursor deleted", "terminated", "trimmed", "next ledger"]
+)
 @pytest.mark.parametrize("lost", WRITES)
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "not landed"])
 async def test_a_lost_answer_costs_neither_the_topic_nor_a_ledger(

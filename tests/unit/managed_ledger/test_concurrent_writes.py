@@ -12,8 +12,9 @@ from tests.unit.managed_ledger.test_guarded import WRITES
 from magnetar.core.errors import MetadataError, NotFound, TopicTerminated
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.ledger.metadata import LedgerState, decode, ledger_key
-from magnetar.managed_ledger.errors import CursorClosed
+from magnetar.managed_ledger.errors import CursorClosed, TooManyPendingBytes
 from magnetar.managed_ledger.record import cursor_key
+from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataUnavailable
 
 
@@ -151,6 +152,23 @@ async def test_an_entry_that_is_trimmed_while_it_is_read_is_not_found() -> None:
         patch.setattr(ledger._context.ledgers, "open", trimmed)
         with pytest.raises(NotFound):
             await ledger.read_entry(Position(ledger_id, 0))
+
+
+async def test_a_refusal_behind_a_group_that_fills_its_ledger_is_answered() -> None:
+    stage = Stage()
+    settings = ManagedLedgerSettings(
+        rollover_entries_max=2, rollover_ms_min=0, pending_bytes_max=10
+    )
+    ledger = await stage.factory(settings).open(NAME)
+    appends = Appends()
+    ledger.append([b"four", b"four"], appends)
+    ledger.append([b"too many by now"], appends)
+    ledger.append([b"x"], appends)
+    results = await appends.wait(3)
+    errors = [type(error) for _, _, error in results]
+    assert errors == [type(None), TooManyPendingBytes, TooManyPendingBytes]
+    assert (ledger.pending_appends, ledger.entries_total) == (0, 2)
+    assert await publish(ledger, b"x")
 
 
 # -- the outcome of a write

@@ -222,3 +222,21 @@ async def test_a_former_owner_that_opens_the_topic_does_not_end_the_cursors_ledg
     await factory.close()
     await stale.abandon()
     assert not ledger.cursors["old"].is_acked(ledger_id, 19)
+
+
+async def test_a_cursor_whose_record_another_owner_wrote_gives_no_receipt_any_more() -> None:
+    stage = Stage()
+    _, ledger, cursor, ledger_id = await start(stage)
+    cursor.ack(ledger_id, 3)
+    await cursor.flush()
+    assert cursor.log is not None
+    record = await stage.store.get(cursor.log.key)
+    assert record is not None
+    await stage.store.put(record.key, record.value)
+    with pytest.raises(ManagedLedgerFenced):
+        await cursor.set_properties({"a": "1"})
+    cursor.ack(ledger_id, 7)
+    later = receipt(cursor)
+    await turns(50)
+    assert [type(each) for each in later] == [ManagedLedgerFenced]
+    assert (cursor.state, ledger.fenced) == ("Fenced", True)
