@@ -7,10 +7,12 @@ from tests.support.held_store import puts
 from tests.unit.ledger.stage import turns
 from tests.unit.topic.stage import request, stage
 
-from magnetar.broker.subscription.spec import SubType
-from magnetar.core.errors import MagnetarError, PreconditionFailed, ServiceNotReady
+from magnetar.broker.subscription.admission import check_key_shared
+from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
+from magnetar.core.errors import ConsumerBusy, MagnetarError, PreconditionFailed, ServiceNotReady
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.record import CURSORS_PREFIX
+from magnetar.policies.caps import MAX_CONSUMERS_PER_SUBSCRIPTION
 
 
 async def test_a_consumer_that_waits_for_a_dead_one_is_not_let_into_a_topic_that_rests() -> None:
@@ -71,3 +73,30 @@ async def test_a_topic_with_a_subscription_that_cannot_be_read_is_in_use() -> No
         await again.delete_subscription("s")
         assert again.broken_subscriptions == {}
         again.check_deletable(force=False)
+
+
+@pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
+async def test_a_subscription_takes_as_many_consumers_as_its_cap(kind: str) -> None:
+    async with stage() as s:
+        topic = await (s.topic() if kind == "persistent" else s.fleeting())
+        await s.set(MAX_CONSUMERS_PER_SUBSCRIPTION, 2, topic)
+        for _ in range(2):
+            await s.attach(topic)
+        with pytest.raises(ConsumerBusy, match="Subscription reached max consumers limit"):
+            await s.attach(topic)
+        assert len(topic.subscriptions["s"].consumers) == 2
+
+
+@pytest.mark.parametrize("active", [True, False])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_consumers_of_a_key_shared_subscription_agree_on_order(active: bool, wanted: bool) -> None:
+    def spec(allowed: bool, mode: KeySharedMode = KeySharedMode.AUTO_SPLIT) -> KeySharedSpec:
+        return KeySharedSpec(mode, allow_out_of_order=allowed)
+
+    if active is wanted:
+        check_key_shared(spec(active), spec(wanted))
+    else:
+        with pytest.raises(ConsumerBusy, match="out of order delivery"):
+            check_key_shared(spec(active), spec(wanted))
+    with pytest.raises(ConsumerBusy, match="mode"):
+        check_key_shared(spec(active), spec(wanted, KeySharedMode.STICKY))
