@@ -92,6 +92,7 @@ SUITES: Final = (
         (f"{MAGNETAR}/managed_ledger",),
         (
             "tests/unit/managed_ledger",
+            "tests/unit/offload/test_cold_copies.py",
             "tests/unit/offload/test_cold_reads.py",
             "tests/unit/offload/test_cold_search.py",
         ),
@@ -135,9 +136,11 @@ SUITES: Final = (
         ("tests/unit/ownership", "tests/unit/balance"),
         0.95,
     ),
-    _broker("subscription", "tests/unit/subscription", "tests/unit/dispatch"),
+    _broker("subscription", "tests/unit/subscription", "tests/unit/dispatch", "tests/unit/topic"),
     _broker(
         "topic",
+        "tests/unit/topic",
+        "tests/unit/broker/test_topic_numbers.py",
         "tests/unit/subscription",
         "tests/unit/lifecycle",
         "tests/unit/rates",

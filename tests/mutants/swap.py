@@ -16,6 +16,7 @@ class LiveFunctions:
 
     def __init__(self) -> None:
         self._by_code: dict[str, dict[tuple[str, int], list[FunctionType]]] = defaultdict(dict)
+        gc.unfreeze()  # a package before this one froze what it had: those are not listed
         for each in gc.get_objects():
             if isinstance(each, FunctionType):
                 code = each.__code__

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -95,3 +96,16 @@ def test_functions_of_other_files_stay(tmp_path: Path) -> None:
             and hasattr(each, "__code__")}  # fmt: skip
     LiveFunctions().install(mutant(tmp_path, "a < b", "a <= b").compiled())
     assert all(vars(functools)[name].__code__ is code for name, code in live.items())
+
+
+def test_functions_that_the_package_before_froze_change_too(
+    module: ModuleType, tmp_path: Path
+) -> None:
+    """A campaign freezes what lives before it forks; a second package is tried in that process."""
+    gc.freeze()
+    try:
+        live = LiveFunctions()
+    finally:
+        gc.unfreeze()
+    assert live.install(mutant(tmp_path, "a < b", "a <= b").compiled())
+    assert module.plain(1, 1)

@@ -359,12 +359,14 @@ class Appender:
         self._roll_at = now + settings.rollover_ms_max / 1000
 
     def roll_if_aged(self) -> None:
-        """Closes the newest ledger where it has entries and is past its age, and is at rest."""
+        """Closes the newest ledger if it is past its age and at rest.
+
+        It has entries: a ledger is created for a group, and is closed if it fails to take that.
+        """
         if (
             self.writer is not None
             and self.error is None
             and not self._sent
-            and self._sent_entries > 0
             and self._context.clock.monotonic() >= self._roll_at
         ):
             self._start_rolling()

@@ -297,7 +297,8 @@ class Cursor(AckState):
                 # Acks since then that need a ledger are dropped: the record cannot hold them.
                 dirty = self._dirty and not (self._holes or self._batches)
                 self._stop(error)
-                await self._log.close(self, dirty=dirty)
+                with self._fencing():
+                    await self._log.close(self, dirty=dirty)
         finally:
             self.abandon(error)
 

@@ -227,7 +227,8 @@ class Tenure:
     async def write(self, operations: Sequence[Operation]) -> int:
         """One transaction of `operations`, each with an expected revision; its revision.
 
-        Raises BadRevision of one of their keys, and ManagedLedgerFenced if the claim is gone.
+        Raises BadRevision of one of their keys, ManagedLedgerFenced if the claim is gone, and
+        MetadataUnavailable if the outcome is unknown.
         """
         unknown = False
         with self._transaction():
@@ -245,6 +246,12 @@ class Tenure:
                     unknown = True
                     self._not_answered()
                     await self._back_off(attempt)
+                except MagnetarError as error:
+                    if unknown:  # the earlier attempt may have landed
+                        raise MetadataUnavailable(
+                            f"{operations[0].key} may have been written: {error}"
+                        ) from error
+                    raise
         raise MetadataUnavailable(f"{operations[0].key} could not be written")
 
     async def _written(self, operations: Sequence[Operation], checks: tuple[Check, ...]) -> int:

@@ -113,3 +113,29 @@ def test_filtering_keeps_the_list_where_nothing_is_acked() -> None:
     state.ack_cumulative((5, 3))
     assert [entry.entry_id for entry in state.filter_unacked(both)] == [4, 5]
     assert state.filter_unacked([]) == []
+
+
+def test_bits_beyond_a_batchs_size_count_for_nothing() -> None:
+    """A client may send whole words: the rest of the last one names no message."""
+    state = AckState(index_of((3, 5)), Position(3, -1), tracked=True)
+    assert not state.ack_batch(3, 1, (1 << 64) - 1, 4)
+    assert state.remaining_batch(3, 1) is None, "no message was acked"
+    assert not state.ack_batch(3, 1, (1 << 64) - 2, 4)
+    assert state.remaining_batch(3, 1) == 0b1110
+    assert state.ack_batch(3, 1, (1 << 64) - (1 << 4), 4)
+    assert state.is_acked(3, 1)
+    assert state.ack_batch(3, 0, 1 << 63, 4)
+    assert state.mark_delete == (3, 1)
+
+
+def test_an_ack_of_what_an_artefact_holds_moves_mark_delete_there_and_no_further() -> None:
+    """The log's own entries of that time are gone; a cursor before them reads the artefact on."""
+    state = AckState(index_of((5, 3), (7, 2)), Position(1, -1), tracked=True)
+    state.ack_cumulative((1, 3))
+    assert state.mark_delete == (1, 3)
+    state.ack_cumulative((1, 2))
+    assert state.mark_delete == (1, 3)
+    state.ack_cumulative((4, 9))
+    assert (state.mark_delete, state.backlog) == ((4, 9), 5)
+    state.ack_cumulative((5, 0))
+    assert (state.mark_delete, state.backlog) == ((5, 0), 4)

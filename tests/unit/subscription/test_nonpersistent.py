@@ -9,7 +9,6 @@ from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
 from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import ConsumerAssignError, ConsumerBusy, MetadataError, ServiceNotReady
-from magnetar.core.tasks import TaskSet
 
 
 @pytest.fixture
@@ -19,7 +18,6 @@ def subscription():
         "s",
         limits=SubscriptionLimits(),
         clock=SystemClock(),
-        tasks=TaskSet("test"),
     )
 
 

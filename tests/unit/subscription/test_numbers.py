@@ -86,7 +86,7 @@ def test_a_subscription_sums_up_those_that_are_there_and_those_that_left(
     assert (gone.last_acked_ms, gone.last_consumed_ms, gone.last_flow_ms) == (500, 501, 502)
     there = make_consumer("e", SubType.Shared)[0]
     there.messages_out, there.bytes_out, there.unacked = 5, 50, 2
-    there.last_acked_ms, there.last_consumed_ms, there.last_flow_ms = 450, 700, 502
+    there.last_acked_ms, there.last_consumed_ms, there.last_flow_ms = 450, 700, 450
     there.rates.out, there.rates.throughput = 1.5, 15.0
     there.rates.ack, there.rates.redeliver = 2.5, 3.5
     stats = SubscriptionStats()
@@ -100,6 +100,9 @@ def test_a_subscription_sums_up_those_that_are_there_and_those_that_left(
     assert stats.last_acked_timestamp == 500
     assert stats.last_consumed_timestamp == 700
     assert stats.last_consumed_flow_timestamp == 502
+    there.last_flow_ms = 503
+    total(stats, [consumer_stats(there)], gone)
+    assert stats.last_consumed_flow_timestamp == 503
 
 
 def test_a_consumer_that_was_sent_nothing_has_no_average(consumer) -> None:

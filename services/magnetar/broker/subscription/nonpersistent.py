@@ -27,7 +27,6 @@ from magnetar.broker.subscription.stats import (
 )
 from magnetar.core.clock import Clock
 from magnetar.core.errors import ConsumerBusy, MagnetarError, MetadataError, ServiceNotReady
-from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.entry import Entry
 
 LEDGER_ID: Final = 0
@@ -44,13 +43,11 @@ class NonPersistentSubscription:
         *,
         limits: SubscriptionLimits,
         clock: Clock,
-        tasks: TaskSet,
     ) -> None:
         self.topic = topic
         self.name = name
         self.limits = limits
         self.clock = clock
-        self.tasks = tasks
         self.type: SubType | None = None
         self.consumers: list[Consumer] = []
         self.active: Consumer | None = None

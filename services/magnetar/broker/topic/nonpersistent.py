@@ -112,7 +112,6 @@ class NonPersistentTopic(GovernedTopic):
             name,
             limits=self.limits,
             clock=self._context.clock,
-            tasks=self._context.tasks,
         )
         return self.subscriptions.setdefault(name, subscription)
 
