@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.mutants.mutation import Mutation, mutations_of
-from tests.mutants.swap import LiveFunctions
+from tests.mutants.swap import LiveFunctions, import_sources
 
 SOURCE = """
 import functools
@@ -95,3 +95,21 @@ def test_functions_of_other_files_stay(tmp_path: Path) -> None:
             and hasattr(each, "__code__")}  # fmt: skip
     LiveFunctions().install(mutant(tmp_path, "a < b", "a <= b").compiled())
     assert all(vars(functools)[name].__code__ is code for name, code in live.items())
+
+
+def test_modules_that_the_product_imports_late_are_live_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "services" / "late_package"
+    package.mkdir(parents=True)
+    for name in ("__init__", "late_module"):
+        (package / f"{name}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path / "services"))
+    files = [f"services/late_package/{name}.py" for name in ("late_module", "__init__", "none")]
+    try:
+        import_sources(files)
+        assert "late_package" in sys.modules
+        assert sys.modules["late_package.late_module"].plain(1, 1) is False
+    finally:
+        for name in ("late_package", "late_package.late_module"):
+            sys.modules.pop(name, None)
