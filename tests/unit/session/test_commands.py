@@ -1,6 +1,8 @@
 """Commands of one connection: each costs itself alone, they are bounded, and none outlives it."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
@@ -14,7 +16,7 @@ from magnetar.broker.session.session import TOO_MANY_TEXT, Session
 from magnetar.core.errors import MetadataError, ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
-from magnetar.wire.events import AckOne, BadSend, Flow
+from magnetar.wire.events import AckOne, BadSend, Flow, Send
 
 SEEK = CommandType.SEEK
 
@@ -64,6 +66,44 @@ async def test_a_command_that_fails_is_answered_and_costs_nothing_else(
         assert (told.request_id, told.error, told.message) == (5, code, text)
         assert (await client.produces()).producer_ready
         assert not client.socket.closed
+
+
+@pytest.mark.parametrize("error", [MetadataError, TimeoutError])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_command_that_was_refused_keeps_nothing_alive(
+    error: type[Exception], at_once: bool, handler: dict[int, Any]
+) -> None:
+    """Garbage of refused requests would wait for the collector, which brokers seldom run."""
+    kept: list[weakref.ref[Any]] = []
+
+    class Kept:
+        """What a command works with."""
+
+    async def fails() -> None:
+        thing = Kept()
+        kept.append(weakref.ref(thing))
+        raised = error("refused")
+        await asyncio.sleep(0)
+        raise raised
+
+    def refuses(_session: Session, _command: Any) -> None:
+        thing = Kept()
+        kept.append(weakref.ref(thing))
+        raised = error("refused")
+        raise raised
+
+    handler[SEEK] = refuses if at_once else lambda *_: fails()
+    async with client_of() as client:
+        gc.collect()
+        gc.disable()
+        try:
+            client.say(SEEK, seek(1))
+            await client.hears(CommandType.ERROR)
+            await client.quiet()
+            # A bug's traceback is logged, and may stay.
+            assert [each() for each in kept] == [None] or (at_once and error is TimeoutError)
+        finally:
+            gc.enable()
 
 
 async def test_a_bug_outside_of_any_command_ends_this_connection_alone(
@@ -164,6 +204,19 @@ async def test_messages_of_a_closed_producer_are_dropped_and_of_none_end_the_con
         assert client.socket.closed
 
 
+async def test_so_many_closed_producers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "CLOSED_PRODUCERS_KEPT_MAX", 2)
+    async with client_of() as client:
+        for number in (1, 2, 3):
+            await client.produces(number)
+            close = pb.CommandCloseProducer(producer_id=number, request_id=9)
+            await client.ask(CommandType.CLOSE_PRODUCER, close, CommandType.SUCCESS)
+        client.write(frames.send(3, 0), frames.send(2, 0))
+        assert not client.socket.closed
+        client.write(frames.send(1, 0))
+        assert client.socket.closed
+
+
 async def test_a_producer_that_may_not_send_now_is_remembered_as_having_sent() -> None:
     """Its client is sent away when the topic goes on, and sends again."""
     async with client_of() as client:
@@ -196,16 +249,22 @@ async def test_a_message_that_must_not_be_stored_is_refused_and_the_next_one_is_
 
 
 @pytest.mark.parametrize(("highest", "told"), [(0, 7), (6, 7), (7, 7), (12, 12)])
-async def test_the_highest_id_of_a_batch_is_never_below_its_first(highest: int, told: int) -> None:
+@pytest.mark.parametrize("odd", [True, False])
+async def test_the_highest_id_of_a_batch_is_never_below_its_first(
+    highest: int, told: int, odd: bool
+) -> None:
+    """Also of one that is parsed, as it may have a time of delivery."""
+    data = frames.entry(7, ordering_key=b"\x98\x01" * 3) if odd else None
+    command = pb.CommandSend(producer_id=1, sequence_id=7, highest_sequence_id=highest)
     async with client_of() as client:
         await client.produces()
-        client.write(
-            frames.send(1, 7, num_messages=3, highest_sequence_id=highest, is_chunk=False)
-            if highest
-            else frames.send(1, 7, num_messages=3, marker=False)
-        )
-        receipt = await client.hears(CommandType.SEND_RECEIPT)
-        assert (receipt.sequence_id, receipt.highest_sequence_id) == (7, told)
+        client.write(frames.send(1, 7, data, highest_sequence_id=highest))
+        client.handle([Send(command, data or frames.entry(7))])
+        for _ in range(2):
+            receipt = await client.hears(CommandType.SEND_RECEIPT)
+            assert (receipt.sequence_id, receipt.highest_sequence_id) == (7, told)
+        producer, _ = client.session.producers[1]
+        assert producer.bytes_in == 2 * len(data or frames.entry(7))
 
 
 @pytest.mark.parametrize("field", ["txnid_least_bits", "txnid_most_bits"])
@@ -224,6 +283,36 @@ async def test_a_message_of_a_transaction_is_refused_behind_the_receipts_before_
         assert topic.managed_ledger.entries_total == 2
         client.write(frames.send(9, 0, **within))
         assert client.socket.closed, "nobody has such a producer"
+
+
+# -- the greeting
+
+
+@pytest.mark.parametrize("exposed", [True, False])
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_the_greeting_says_what_is_served_and_notes_what_the_client_reads(
+    exposed: bool, wanted: bool
+) -> None:
+    async with broker(expose_entry_metadata=exposed, message_bytes_max=70_000) as w:
+        client = Client(w)
+        assert not client.session.connected
+        connect = pb.CommandConnect(client_version="v", protocol_version=17)
+        connect.feature_flags.supports_broker_entry_metadata = wanted
+        said = await client.ask(CommandType.CONNECT, connect, CommandType.CONNECTED)
+        assert (said.protocol_version, said.max_message_size) == (17, 70_000)
+        assert said.server_version == w.service.server_version
+        served = {
+            "supports_broker_entry_metadata",
+            "supports_partial_producer",
+            "supports_topic_watchers",
+            "supports_get_partitioned_metadata_without_auto_creation",
+            "supports_topic_watcher_reconcile",
+        }
+        assert {field.name for field, value in said.feature_flags.ListFields() if value} == served
+        link = client.session.link
+        assert link.entry_metadata is (exposed and wanted)
+        assert (link.client_version, link.protocol_version) == ("v", 17)
+        assert client.session.connected
 
 
 # -- large answers

@@ -163,6 +163,9 @@ def test_closing_sends_what_is_queued_and_nothing_after_it_and_does_not_wait_for
         rig.connection.send(b"late")
         rig.connection.send_parts([b"late"])
         rig.connection.close()
+        rig.connection.pause_reading()
+        assert rig.transport.reading, "it reads nothing more anyway"
+        rig.connection.resume_reading()
         await asyncio.sleep(CLOSE_TIMEOUT_S * 0.9)
         assert rig.transport.writes == [b"last"]
         assert not rig.transport.aborted
@@ -317,6 +320,7 @@ def test_a_connection_is_read_from_again_only_once_both_reasons_are_gone() -> No
 def test_a_client_has_a_time_to_connect_whatever_else_it_sends() -> None:
     async def main() -> None:
         async with broker() as w:
+            await asyncio.sleep(100)
             rig = Rig(w.service)
             opened = asyncio.get_running_loop().time()
             rig.receives(PING_FRAME)

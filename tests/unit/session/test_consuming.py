@@ -325,7 +325,14 @@ async def test_a_consumers_numbers_are_its_own() -> None:
         assert found.msgThroughputOut > found.msgRateOut
         assert found.msgRateRedeliver == 0
         consumer = client.session.consumers[1].consumer
+        redeliver = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1)
+        client.say(CommandType.REDELIVER_UNACKNOWLEDGED_MESSAGES, redeliver)
+        client.world.clock.advance(4_000)
+        found = await client.ask(*kinds)
+        assert (found.msgRateRedeliver, found.msgRateOut) == (0.25, 0.25)
         assert found.connectedSince == client.session.service.rfc3339(consumer.connected_since_ms)
+        consumer.blocked = True
+        assert (await client.ask(*kinds)).blockedConsumerOnUnackedMsgs
         consumer.permits = -3
         assert (await client.ask(*kinds)).availablePermits == 0
         ask.consumer_id = 6

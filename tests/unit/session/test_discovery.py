@@ -1,5 +1,6 @@
 """Where topics are, which there are, and who hears that they come and go."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -342,6 +343,35 @@ async def test_a_watch_whose_list_cannot_be_read_is_none(monkeypatch: pytest.Mon
         assert client.session.watchers == {}
         assert w.service.topics.news.listeners_count == 0
         assert list((await watches(client)).topic) == [TOPIC]
+
+
+async def test_a_watch_that_fails_late_leaves_the_one_that_has_replaced_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with client_of() as client:
+        topics = client.world.service.topics
+        names, reached, go_on = topics.names, asyncio.Event(), asyncio.Event()
+
+        async def fails(*_: Any) -> list[TopicName]:
+            monkeypatch.setattr(topics, "names", names)
+            reached.set()
+            await go_on.wait()
+            raise MetadataError("away")
+
+        monkeypatch.setattr(topics, "names", fails)
+        client.say(CommandType.WATCH_TOPIC_LIST, watch())
+        await reached.wait()
+        client.say(CommandType.WATCH_TOPIC_LIST, watch())
+        first = client.session.watchers[4]
+        while (second := client.session.watchers[4]) is first:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+        go_on.set()
+        await client.quiet()
+        assert client.kinds() == ["ERROR", "WATCH_TOPIC_LIST_SUCCESS"]
+        assert client.session.watchers == {4: second}
+        await client.world.topic("t1")
+        await client.quiet()
+        assert client.kinds() == ["WATCH_TOPIC_UPDATE"]
 
 
 async def test_a_watch_that_is_closed_before_its_list_is_read_listens_to_nothing() -> None:

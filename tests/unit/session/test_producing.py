@@ -119,6 +119,7 @@ async def test_a_topic_with_too_much_backlog_lets_no_producer_in(full: bool) -> 
         assert error.message == PULSAR_TEXT
         assert (len(topic.producers), client.session.producers) == (0, {})
         assert client.session.pending_attachments == {}
+        await client.consumes(topic=LIGHT)
         assert (await client.produces(2, topic=LIGHT)).producer_ready
 
 
