@@ -1,7 +1,8 @@
-"""Up to where messages are older than a time: drawn logs, against a search from the first entry on."""
+"""Up to where messages are older than a time: drawn logs, against a search entry by entry."""
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -133,6 +134,76 @@ def test_a_time_that_is_exactly_the_limit_is_not_older() -> None:
             assert await older_end(ledger, first_ms + STEP_MS) == places[0]
             assert await older_end(ledger, first_ms + STEP_MS + 1) == places[1]
             assert await older_end(ledger, first_ms + STEP_MS, places[0]) is None
+
+    asyncio.run(run())
+
+
+PER_LEDGER = 4
+OLD = Came(0, 0)
+SAYS_OLD = Came(0, -10 * STEP_MS)
+"""It came late, by a producer whose clock is behind."""
+
+
+def test_a_ledger_that_is_too_young_holds_nothing_older_whatever_its_messages_say() -> None:
+    async def run() -> None:
+        history = [OLD] * PER_LEDGER + [Came(STEP_MS, -10 * STEP_MS)] + [SAYS_OLD] * 2
+        ledger, places = await log_of(history, stamped=False)
+        first, second = ledger.ledgers
+        first.closed_ms = second.created_ms  # so that it is not passed as a whole
+        assert await older_end(ledger, second.created_ms) == places[PER_LEDGER - 1]
+        assert await older_end(ledger, second.created_ms, places[PER_LEDGER - 1]) is None
+
+    asyncio.run(run())
+
+
+def test_one_whose_time_cannot_be_read_stops_the_search_at_the_end_of_a_ledger_too() -> None:
+    async def run() -> None:
+        history = [OLD] * (PER_LEDGER - 1) + [Came(0, None)]
+        history += [Came(STEP_MS, -10 * STEP_MS)] + [SAYS_OLD] * 6
+        ledger, places = await log_of(history, stamped=False)
+        first, second = ledger.ledgers[:2]
+        first.closed_ms = second.created_ms
+        assert await older_end(ledger, second.created_ms) == places[PER_LEDGER - 2]
+
+    asyncio.run(run())
+
+
+def test_a_ledger_that_was_made_by_a_clock_ahead_holds_up_nothing_behind_it() -> None:
+    async def run() -> None:
+        ledger, places = await log_of([OLD] * (PER_LEDGER + 2), stamped=False)
+        first, second = ledger.ledgers
+        before_ms = second.created_ms + STEP_MS
+        first.created_ms = first.closed_ms = before_ms + 1
+        assert await older_end(ledger, before_ms) is None
+        assert await older_end(ledger, before_ms, places[PER_LEDGER - 1]) == places[-1]
+
+    asyncio.run(run())
+
+
+def test_a_ledger_that_was_closed_at_the_instant_it_was_made_is_passed_as_a_whole() -> None:
+    infos = [LedgerInfo(1, 5, entries=3, closed_ms=5)]
+    assert expiry.older_ledgers_end(infos, 6) == Position(1, 2)
+    assert expiry.older_ledgers_end(infos, 5) is None
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+def test_times_of_offloaded_files_count_only_where_no_broker_has_stamped_the_entries(
+    stamped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int | None] = []
+    find = EntrySource.find_by
+
+    async def noted(source: EntrySource, predicate: Any, after: Position, at_ms: Any) -> Any:
+        asked.append(at_ms)
+        return await find(source, predicate, after, at_ms)
+
+    monkeypatch.setattr(EntrySource, "find_by", noted)
+
+    async def run() -> None:
+        ledger, places = await log_of([Came(STEP_MS, 0)] * 3, stamped=stamped)
+        before_ms = ledger.ledgers[0].created_ms + STEP_MS + 1
+        assert await older_end(ledger, before_ms) == places[1]
+        assert asked == [None if stamped else before_ms]
 
     asyncio.run(run())
 

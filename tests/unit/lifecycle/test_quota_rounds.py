@@ -212,6 +212,7 @@ async def test_the_one_that_is_furthest_behind_holds_data() -> None:
         assert furthest_behind(topic)[0] == "s"
         await topic.delete_subscription("s")
         assert furthest_behind(topic) == ("", 0)
+        await w.set(BACKLOG_QUOTA, quota(1))
         assert await enforcing.check_quotas(topic, enforcing.limits_on(topic)) == set()
 
 
