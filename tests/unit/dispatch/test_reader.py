@@ -202,6 +202,24 @@ def test_a_read_that_was_given_up_brings_nothing_late() -> None:
     rigged(test)
 
 
+@pytest.mark.parametrize("later", range(6))
+def test_a_read_that_ends_at_the_moment_of_a_rewind_brings_nothing(later: int) -> None:
+    async def test(rig: Rig) -> None:
+        rig.take()
+        await turns()
+        (read,) = rig.log.reads
+        read.answer.set_result([rig.log.entry(number) for number in range(4)])
+        for _ in range(later):
+            await asyncio.sleep(0)
+        rig.reader.rewind(at(50))
+        await turns()
+        assert rig.take() == []
+        assert rig.mark.read_position == at(50)
+        assert await rig.log.asked() == [(50, 4)]
+
+    rigged(test)
+
+
 # -- what is acknowledged meanwhile
 
 

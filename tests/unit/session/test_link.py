@@ -151,7 +151,7 @@ def test_a_producer_hears_whether_it_may_send_and_of_its_epoch_once_it_may(
     assert (success.producer_ready, success.HasField("topic_epoch")) == told
     assert success.topic_epoch == (4 if told[1] else 0)
     assert (success.request_id, success.producer_name, success.schema_version) == (8, "p", b"\x07")
-    assert success.last_sequence_id == -1
+    assert (success.HasField("last_sequence_id"), success.last_sequence_id) == (True, -1)
 
 
 def test_reading_pauses_for_the_first_reason_and_goes_on_after_the_last() -> None:
