@@ -282,6 +282,18 @@ def test_what_is_buffered_behind_a_skip_is_not_read_again() -> None:
     rigged(test)
 
 
+def test_a_skip_of_what_was_taken_already_cuts_off_no_read() -> None:
+    async def test(rig: Rig) -> None:
+        assert await rig.read() == [0, 1, 2, 3]
+        assert await rig.log.asked() == [(4, 8)]
+        rig.reader.skip_up_to(at(3))
+        assert rig.reader.reading
+        await rig.log.answer()
+        assert rig.take() == list(range(4, 12))
+
+    rigged(test)
+
+
 def test_a_skip_while_a_read_is_under_way_reads_behind_it() -> None:
     async def test(rig: Rig) -> None:
         rig.take()

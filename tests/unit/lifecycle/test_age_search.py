@@ -248,6 +248,7 @@ def test_the_oldest_message_came_while_its_ledger_was_open_whatever_its_producer
         first, second = ledger.ledgers
         assert await oldest_ms(ledger, EARLIEST) == first.created_ms
         assert await oldest_ms(ledger, places[0]) == first.created_ms + STEP_MS
+        assert await oldest_ms(ledger, places[2]) == first.created_ms + 3 * STEP_MS
         # The open ledger's end is not known: a producer that is ahead is believed.
         assert await oldest_ms(ledger, places[3]) == second.created_ms + 10**6
         assert await oldest_ms(ledger, places[4]) is None, "its time cannot be read"
@@ -256,6 +257,15 @@ def test_the_oldest_message_came_while_its_ledger_was_open_whatever_its_producer
         assert await oldest_ms(ledger, places[3]) == second.closed_ms
         second.closed_ms = second.created_ms - 1  # by another clock
         assert await oldest_ms(ledger, places[3]) == second.created_ms
+
+    asyncio.run(run())
+
+
+def test_the_last_message_of_a_log_is_the_oldest_behind_the_one_before_it() -> None:
+    async def run() -> None:
+        ledger, places = await log_of([Came(STEP_MS, 0)] * 2, stamped=False)
+        assert await oldest_ms(ledger, places[0]) == ledger.ledgers[0].created_ms + STEP_MS
+        assert await oldest_ms(ledger, places[1]) is None
 
     asyncio.run(run())
 

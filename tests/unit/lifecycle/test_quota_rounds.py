@@ -4,16 +4,19 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.lifecycle.world import World, named, world
+from tests.unit.lifecycle.test_not_known import write
+from tests.unit.lifecycle.world import ENTRIES_PER_LEDGER, NAMESPACE, World, named, world
 from tests.unit.session.stage import Client
 
 from magnetar.broker.lifecycle import enforcing, upkeep
 from magnetar.broker.lifecycle.enforcing import furthest_behind, refusal
 from magnetar.broker.lifecycle.quota import QuotaType
+from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.policies.applied import AppliedPolicies
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.log import FIELDS
+from magnetar.managed_ledger.cursor import Cursor
 from magnetar.policies.lifecycle import (
     BACKLOG_QUOTA,
     INACTIVE_TOPICS,
@@ -248,7 +251,7 @@ async def aged(w: World, *subscriptions: str) -> tuple[PersistentTopic, list[Pos
 
 
 @pytest.mark.parametrize("policy", ["ttl", "quota"])
-@pytest.mark.parametrize("what", ["ended", "rests", "another value"])
+@pytest.mark.parametrize("what", ["ended", "rests", "another value", "unknown"])
 async def test_what_changed_while_the_store_was_asked_counts(
     policy: str, what: str, meanwhile: Meanwhile
 ) -> None:
@@ -263,6 +266,9 @@ async def test_what_changed_while_the_store_was_asked_counts(
                 going.end()
             elif what == "rests":
                 w.service.topics.suspend()
+            elif what == "unknown":
+                await write(w, namespace_key(NAMESPACE), b"{")
+                await w.service.policies.confirm(topic.name)
             elif policy == "ttl":
                 await w.set(MESSAGE_TTL, 10**6)
             else:
@@ -301,6 +307,62 @@ async def test_a_subscription_is_judged_again_after_the_store_was_asked(
         await w.upkeep.expire_subscriptions()
         assert set(topic.subscriptions) == {"s"}
         client.session.lost(None)
+
+
+@pytest.mark.parametrize("minutes", [10, 1_000])
+async def test_a_use_is_recorded_ten_times_in_the_time_after_which_it_would_expire(
+    minutes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals: list[int] = []
+    record = Cursor.record_use
+
+    async def noted(cursor: Cursor, interval_ms: int) -> None:
+        intervals.append(interval_ms)
+        await record(cursor, interval_ms)
+
+    monkeypatch.setattr(Cursor, "record_use", noted)
+    async with world() as w:
+        client = Client(w).connect()
+        await w.topic("t", "s")
+        await client.consumes()
+        await w.set(SUBSCRIPTION_EXPIRATION, minutes)
+        await w.upkeep.expire_subscriptions()
+        assert intervals == [minutes * MINUTE_MS // 10]
+        client.session.lost(None)
+
+
+async def test_a_policy_that_is_removed_while_the_store_is_asked_expires_nothing(
+    meanwhile: Meanwhile, log: Log
+) -> None:
+    async with world() as w:
+        topic, _ = await aged(w, "s", "other")
+        await w.set(SUBSCRIPTION_EXPIRATION, 1, topic)
+
+        async def change() -> None:
+            await w.set(SUBSCRIPTION_EXPIRATION, None, topic)
+
+        meanwhile.what = change
+        await w.upkeep.expire_subscriptions()
+        assert set(topic.subscriptions) == {"s", "other"}
+        assert log.said() == []
+
+
+async def test_a_topic_at_rest_keeps_its_ledgers_and_gets_no_new_one() -> None:
+    async with world(ledger_rollover_max_minutes=60) as w:
+        topic = await w.topic("t")
+        await w.publish(topic, 2 * ENTRIES_PER_LEDGER + 1)
+        before = w.stored(topic)
+        w.service.topics.suspend()
+        w.clock.advance(100 * MINUTE_MS)
+        await w.upkeep.trim()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert w.stored(topic) == before
+        w.service.topics.resume()
+        await w.upkeep.trim()
+        await topic.managed_ledger.roll_over()
+        await w.upkeep.trim()
+        assert w.stored(topic) == (0, 0)
 
 
 async def test_a_reader_is_no_subscription_that_expires() -> None:

@@ -20,6 +20,7 @@ from magnetar.wire.entry import build_entry
 
 KINDS = pytest.mark.parametrize("kind", [SubType.Shared, SubType.Key_Shared])
 UNBOUNDED = 1 << 62
+BACKLOG = 9 * TURN_ENTRIES_MAX
 
 
 # -- turns
@@ -27,7 +28,7 @@ UNBOUNDED = 1 << 62
 
 @pytest.mark.parametrize("kind", list(SubType))
 async def test_one_turn_hands_over_so_many_entries_however_often_it_is_woken(rig, kind) -> None:
-    await rig.publish_texts(4 * TURN_ENTRIES_MAX, keys=3)
+    await rig.publish_texts(BACKLOG, keys=3)
     subscription = await rig.subscription()
     consumer, sink = await rig.attach(subscription, "a", kind, permits=1)
     await rig.settle()
@@ -44,7 +45,7 @@ async def test_one_turn_hands_over_so_many_entries_however_often_it_is_woken(rig
     assert len(sink.delivered) - before <= TURN_ENTRIES_MAX, "one later turn is due, not four"
     for _ in range(100):
         await rig.settle()
-    assert len(sink.delivered) == 4 * TURN_ENTRIES_MAX
+    assert len(sink.delivered) == BACKLOG
 
 
 # -- caps
