@@ -199,6 +199,19 @@ async def test_a_view_that_cannot_ask_for_the_newest_artefact_goes_on_with_what_
     assert await read_on(view, entries[6]) == [entries[7], *entries[10:]]
 
 
+async def test_one_read_is_of_so_many_entries_and_bytes(topic: Topic) -> None:
+    await topic.open(3)
+    entries = topic.entries
+    await topic.compact(entries[5], entries[:6])
+    view = await topic.view()
+    for start, most in ((0, 3), (0, 100), (8, 3), (8, 100), (8, 1)):
+        found = await view.read(entries[start], most, 1 << 20)
+        assert 1 <= len(found) <= most
+        assert found[0].position == entries[start]
+    assert len(await view.read(entries[8], 3, 1 << 20)) == 3
+    assert len(await view.read(entries[8], 3, 1)) == 1
+
+
 async def test_without_an_artefact_it_is_the_log(topic: Topic) -> None:
     await topic.open(2)
     view = await topic.view()
