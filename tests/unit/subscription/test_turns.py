@@ -48,6 +48,21 @@ async def test_one_turn_hands_over_so_many_entries_however_often_it_is_woken(rig
     assert len(sink.delivered) == BACKLOG
 
 
+@KINDS
+async def test_what_comes_again_and_what_is_new_share_one_turn(rig, kind) -> None:
+    await rig.publish_texts(3 * TURN_ENTRIES_MAX, keys=3)
+    subscription = await rig.subscription()
+    consumer, sink = await rig.attach(subscription, "a", kind, permits=300)
+    await rig.settle()
+    subscription.redeliver(consumer)
+    sink.take()
+    subscription.flow(consumer, 10_000)
+    assert len(sink.delivered) <= TURN_ENTRIES_MAX
+    for _ in range(100):
+        await rig.settle()
+    assert len(sink.delivered) == 3 * TURN_ENTRIES_MAX
+
+
 # -- caps
 
 
