@@ -8,12 +8,15 @@ from tests.unit.autorecovery.stage import LEASE_S, Stage, run
 from tests.unit.autorecovery.test_auditing import Rig as AuditRig
 from tests.unit.autorecovery.test_auditing import rigged
 from tests.unit.autorecovery.test_drain_worker import Checker, ask, ended, wait_for, working
+from tests.unit.autorecovery.test_former_copies import end, moved
 from tests.unit.autorecovery.test_restoring import Rig
 
-from magnetar.autorecovery import auditor, drain_worker, drains
+from magnetar.autorecovery import auditor, drain_worker, drains, former_copies
 from magnetar.autorecovery.drain_worker import IDLE_INTERVAL_S, _Work
 from magnetar.autorecovery.drains import DrainState, drain_key, drain_lock_key
+from magnetar.autorecovery.former_copies import FormerCopies
 from magnetar.autorecovery.lease_lock import LeaseLock
+from magnetar.autorecovery.ledger_check import LedgerReport
 from magnetar.autorecovery.next_step import OutcomeKind
 from magnetar.autorecovery.records import (
     AUDITOR_KEY,
@@ -27,6 +30,7 @@ from magnetar.autorecovery.service import Autorecovery
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.bookie.registration import draining_key
 from magnetar.core.errors import MetadataError
+from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.metadata.session import MetadataSession
 
 
@@ -221,6 +225,102 @@ def test_the_list_of_drains_is_asked_for_again_if_the_store_does_not_answer() ->
             stage.store.children = answers  # type: ignore[method-assign]
             await asyncio.sleep(drain_worker.STORE_TIMEOUT_S + 2 * IDLE_INTERVAL_S)
             assert (await ended(stage)).state is DrainState.REMOVABLE
+
+    run(main)
+
+
+# -- former copies
+
+
+@pytest.mark.parametrize("ends_by", ["time", "session"])
+def test_a_round_over_former_copies_ends_with_its_time_or_session_and_the_next_goes_on(
+    ends_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each proof takes a second; a round has two, or its session ends in that time."""
+    monkeypatch.setattr(former_copies, "ROUND_S_MAX", 2.0)
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        collector = await moved(stage, 1, 2, 3, 4)
+        assert await collector.once() == []
+        proven: list[int] = []
+        checker = Checker(stage)
+        check = checker.check
+
+        async def slowly(metadata: LedgerMetadata, **how: Any) -> LedgerReport:
+            proven.append(metadata.ledger_id)
+            await asyncio.sleep(1)
+            if ends_by == "session" and len(proven) == 1:
+                await collector.session.stop()
+            return await check(metadata, **how)
+
+        checker.check = slowly  # type: ignore[method-assign]
+        former = collector.garbage.former
+        assert isinstance(former, FormerCopies)
+        former._checker = checker
+        gone = await collector.once()
+        if ends_by == "session":
+            assert (proven, gone) == ([1], [])
+        else:
+            assert (proven, gone) == ([1, 2], [1, 2])
+            assert await collector.once() == [3, 4]
+            await collector.session.stop()
+        await stage.stop()
+
+    run(main)
+
+
+def test_a_proof_that_does_not_end_proves_nothing() -> None:
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        collector = await moved(stage, 1, 2)
+        assert await collector.once() == []
+        checker = Checker(stage)
+        check = checker.check
+
+        async def silent(metadata: LedgerMetadata, **how: Any) -> LedgerReport:
+            return await (never() if metadata.ledger_id == 1 else check(metadata, **how))
+
+        checker.check = silent  # type: ignore[method-assign]
+        former = collector.garbage.former
+        assert isinstance(former, FormerCopies)
+        former._checker = checker
+        begun = asyncio.get_running_loop().time()
+        assert await collector.once() == []
+        waited_s = asyncio.get_running_loop().time() - begun
+        assert waited_s == pytest.approx(former_copies.PROOF_TIMEOUT_S)
+        assert await collector.once() == [2], "the next round goes on behind it"
+        assert await stage.by_name["a"].list_ledgers() == [1]
+        await end(collector)
+
+    run(main)
+
+
+@pytest.mark.parametrize("ready", [2, 3])
+def test_so_many_former_copies_are_locked_at_once(
+    ready: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(former_copies, "LOCKED_AT_ONCE_MAX", 2)
+
+    async def main() -> None:
+        stage = Stage("a", "b", "c", "d")
+        collector = await moved(stage, *range(1, ready + 1))
+        assert await collector.once() == []
+        most = 0
+        put = stage.store.put
+
+        async def counted(key: str, value: bytes, **how: Any) -> int:
+            nonlocal most
+            revision = await put(key, value, **how)
+            keys = [lock_key(ledger_id) for ledger_id in range(1, ready + 1)]
+            held = [key for key in keys if await stage.store.get(key) is not None]
+            most = max(most, len(held))
+            return revision
+
+        stage.store.put = counted  # type: ignore[method-assign]
+        assert await collector.once() == list(range(1, ready + 1))
+        assert most == 2
+        await end(collector)
 
     run(main)
 
