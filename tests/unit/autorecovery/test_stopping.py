@@ -11,7 +11,7 @@ from tests.unit.autorecovery.test_drain_worker import Checker, ask, ended, wait_
 from tests.unit.autorecovery.test_former_copies import end, moved
 from tests.unit.autorecovery.test_restoring import Rig
 
-from magnetar.autorecovery import auditor, drain_worker, drains, former_copies
+from magnetar.autorecovery import auditor, drain_worker, drains, former_copies, worker
 from magnetar.autorecovery.drain_worker import IDLE_INTERVAL_S, _Work
 from magnetar.autorecovery.drains import DrainState, drain_key, drain_lock_key
 from magnetar.autorecovery.former_copies import FormerCopies
@@ -21,6 +21,7 @@ from magnetar.autorecovery.next_step import OutcomeKind
 from magnetar.autorecovery.records import (
     AUDITOR_KEY,
     RECORDS_PREFIX,
+    RecordState,
     UnderReplicated,
     encode,
     lock_key,
@@ -349,6 +350,36 @@ def test_an_ensemble_that_cannot_be_put_right_is_tried_once_in_an_attempt() -> N
         assert "entry 0 could not be read" in outcome.detail
         assert len(reads) == 1, "although the others were put right after it"
         assert outcome.entries == 8
+
+    run(main)
+
+
+def test_a_node_knows_how_many_ledgers_are_listed_due_parked_and_lost() -> None:
+    async def main() -> None:
+        stage = Stage("a", "b", settings=AutorecoverySettings(ledgers_at_once=1))
+        states = {2: RecordState.PARKED, 3: RecordState.PARKED, 4: RecordState.LOST}
+        later_ms = stage.clock.now_ms() + 100_000
+        for ledger_id in range(1, 7):
+            await stage.ledger(ledger_id, (0, "a b"), last=1)
+            state = states.get(ledger_id, RecordState.WAITING)
+            wait_ms = later_ms if ledger_id == 5 else 0
+            record = UnderReplicated(
+                ledger_id, ("gone",), 0, state, not_before_ms=wait_ms, prove=True
+            )
+            await stage.store.put(record_key(ledger_id), encode(record))
+        for ledger_id in (1, 6):
+            await stage.store.put(lock_key(ledger_id), b"another node")
+        rig = Rig("a", "b")
+        rig.view.store = stage.store
+        await rig.session.start()
+        wait_s = await rig.worker._round()
+        stats = rig.stats
+        assert (stats.listed, stats.due, stats.parked, stats.lost) == (6, 2, 2, 1)
+        assert wait_s == worker.HELD_RETRY_S
+        assert rig.stats.health().reason == "2 ledgers are due"
+        await rig.worker.stop()
+        await rig.session.stop()
+        await stage.stop()
 
     run(main)
 

@@ -11,6 +11,7 @@ from tests.unit.session.stage import TOPIC, Client, broker, client_of, loaded
 from tests.unit.wire import frames
 
 from magnetar.broker.session import session as session_module
+from magnetar.broker.session.budget import CONNECTION_PENDING_BYTES_HIGH
 from magnetar.broker.session.handlers import HANDLERS
 from magnetar.broker.session.session import TOO_MANY_TEXT, Session
 from magnetar.core.errors import MetadataError, ServerError
@@ -364,8 +365,10 @@ async def test_of_a_lost_connection_nothing_is_left_at_topics_budget_or_broker()
         )
         await client.ask(CommandType.WATCH_TOPIC_LIST, watch, CommandType.WATCH_TOPIC_LIST_SUCCESS)
         session, link = client.session, client.session.link
-        w.service.budget.took(link, 0)
+        link.publishing(CONNECTION_PENDING_BYTES_HIGH + 1)
+        assert w.service.budget.paused_connections == 1
         client.session.lost(None)
+        assert w.service.budget.paused_connections == 0
         await client.quiet()
         assert w.service.sessions == {other.session}
         assert len(topic.producers) == 0

@@ -188,6 +188,26 @@ async def test_a_list_has_the_topics_of_its_kind_and_not_the_brokers_own() -> No
         assert (list(answer.topics), answer.changed) == ([], False)
 
 
+async def test_a_list_is_made_only_while_its_client_reads() -> None:
+    """Else each list that it asks for would wait in memory."""
+    async with client_of() as client:
+        await client.world.topic("a")
+        client.socket.writable = False
+        for number in (7, 8):
+            ask = pb.CommandGetTopicsOfNamespace(request_id=number, namespace=NAMESPACE)
+            client.say(CommandType.GET_TOPICS_OF_NAMESPACE, ask)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert client.told() == []
+        await client.world.topic("b")
+        client.socket.writable = True
+        client.session.drained()
+        await client.quiet()
+        told: list[Any] = [each.message for each in client.told()]
+        assert [each.request_id for each in told] == [7, 8]
+        assert list(told[0].topics) == [str(named("a")), str(named("b"))]
+
+
 NAMES = [
     "persistent://public/default/t",
     "persistent://public/default/t-partition-0",
