@@ -1,6 +1,8 @@
 """How single entries are read again: by runs, within bounds, and each by its own failures."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -8,7 +10,12 @@ from tests.unit.dispatch.reading import LEDGER, HandLog, Mark, as_cursor, as_led
 from tests.unit.ledger.cluster import virtual
 
 from magnetar.bookie.api import EntryCorrupt
-from magnetar.broker.dispatch.reader import READ_TIMEOUT_S, RETRY_MAX_S, RETRY_MIN_S
+from magnetar.broker.dispatch.reader import (
+    READ_TIMEOUT_S,
+    RETRY_MAX_S,
+    RETRY_MIN_S,
+    EntryReader,
+)
 from magnetar.broker.dispatch.replay import PositionPair
 from magnetar.broker.dispatch.replay_reader import REPLAY_READ_ENTRIES_MAX, ReplayReader
 from magnetar.broker.subscription.limits import SubscriptionLimits
@@ -189,6 +196,33 @@ def test_a_closed_reader_forgets_all_and_may_be_opened_again() -> None:
         await rig.log.answer()
         assert rig.heard() == [[1], []]
         assert rig.take(1) == 1
+
+    rigged(test)
+
+
+def test_a_closed_reader_does_not_keep_its_dispatcher_alive() -> None:
+    """What is closed is freed at once, without the garbage collector."""
+
+    class Dispatcher:
+        def ready(self, positions: Sequence[PositionPair] = ()) -> None:
+            """Is told."""
+
+    async def test(rig: Rig) -> None:
+        forward = EntryReader(
+            as_ledger(rig.log), as_cursor(rig.mark), rig.tasks, SubscriptionLimits()
+        )
+        dispatcher = Dispatcher()
+        known = weakref.ref(dispatcher)
+        rig.reader.open(dispatcher.ready)
+        forward.open(dispatcher.ready)
+        rig.reader.close()
+        forward.close()
+        gc.disable()
+        try:
+            del dispatcher
+            assert known() is None
+        finally:
+            gc.enable()
 
     rigged(test)
 

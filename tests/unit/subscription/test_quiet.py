@@ -158,6 +158,20 @@ async def test_an_ack_through_another_consumer_frees_exactly_its_entry(rig, kind
     assert held == {positions[number][1] for number in (0, 1, 4)}
 
 
+@KINDS
+async def test_a_part_of_a_batch_that_another_consumer_acknowledges_counts_for_its_holder(
+    rig, make_entry, kind
+) -> None:
+    (place,) = await rig.publish(make_entry("batch", batch=4, key="k"))
+    subscription = await rig.subscription()
+    holder, _ = await rig.attach(subscription, "a", kind)
+    other, _ = await rig.attach(subscription, "b", kind)
+    subscription.ack(other, [(*place, 0b0110, 4)])
+    assert (holder.unacked, other.unacked, subscription.dispatcher.unacked) == (2, 0, 2)
+    subscription.ack(other, [(*place, 0, 4)])
+    assert (holder.unacked, holder.pending_count, subscription.cursor.backlog) == (0, 0, 0)
+
+
 async def test_the_chunks_of_a_message_are_not_kept_for_a_consumer_that_left(
     rig, make_entry
 ) -> None:
