@@ -169,6 +169,24 @@ async def test_so_many_positions_may_wait(rig, each, whole, consumers, most) -> 
     assert subscription.dispatcher.look_ahead_max == most
 
 
+async def test_a_full_look_ahead_reads_nothing_more_and_goes_on_with_what_was_read(rig) -> None:
+    await rig.publish_texts(60, keys=1)
+    limits = SubscriptionLimits(look_ahead_per_subscription=5, read_entries_min=40)
+    subscription = await rig.subscription(limits=limits)
+    pairs = [await rig.attach(subscription, name, SubType.Key_Shared, 0) for name in "ab"]
+    selector = subscription.dispatcher.selector
+    owner = selector.select(selector.hash_of(b"k0"))
+    (sink,) = [each for one, each in pairs if one is owner]
+    (other,) = [one for one, _ in pairs if one is not owner]
+    for _ in range(3):
+        subscription.flow(other, 100)
+        await rig.settle()
+        assert (subscription.stats().msg_in_replay, sink.delivered) == (5, [])
+    subscription.flow(owner, 100)
+    await rig.settle()
+    assert sink.take() == [str(number) for number in range(60)]
+
+
 async def test_attempts_at_a_hash_that_drains_are_counted_through_joins(rig) -> None:
     subscription = await rig.subscription()
     await rig.attach(subscription, "a", SubType.Key_Shared)
