@@ -359,9 +359,10 @@ async def test_a_topic_at_rest_keeps_its_ledgers_and_gets_no_new_one() -> None:
             await asyncio.sleep(0)
         assert w.stored(topic) == before
         w.service.topics.resume()
-        await w.upkeep.trim()
-        await topic.managed_ledger.roll_over()
-        await w.upkeep.trim()
+        for _ in range(3):
+            await w.upkeep.trim()
+            for _ in range(100):
+                await asyncio.sleep(0)
         assert w.stored(topic) == (0, 0)
 
 
