@@ -23,7 +23,7 @@ from tests.mutants.coverage_map import CoverageMap, Measured
 from tests.mutants.mutation import Mutation
 from tests.mutants.results import Outcome
 from tests.mutants.suites import ROOT
-from tests.mutants.swap import LiveFunctions
+from tests.mutants.swap import LiveFunctions, import_sources
 
 from magnetar.cluster.local import ports
 
@@ -146,6 +146,7 @@ class Bench:
     def _try_all(self, files: set[str]) -> None:
         by_line = self._coverage.tests_by_line(files)
         seconds = self._coverage.seconds(files)
+        import_sources({each.file for each in self._mutations})
         live = LiveFunctions()
         gc.collect()
         gc.freeze()

@@ -149,7 +149,13 @@ SUITES: Final = (
     _broker("lifecycle", "tests/unit/lifecycle"),
     _broker("rates", "tests/unit/rates"),
     _broker("policies", "tests/unit/policies", "tests/unit/broker/policies", "tests/unit/admin"),
-    _broker("session", *BROKER_QUICK),
+    _broker(
+        "session",
+        "tests/unit/session",
+        "tests/unit/broker/test_budget.py",
+        "tests/unit/broker/test_topic_watchers.py",
+        *BROKER_QUICK,
+    ),
     Suite(
         "admin",
         (

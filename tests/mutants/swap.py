@@ -5,10 +5,25 @@ code came from a changed place of the file receives the changed code, wherever a
 registry or a closure keeps it.
 """
 
+import contextlib
 import gc
+import importlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import CodeType, FunctionType
+
+
+def import_sources(files: Iterable[str]) -> None:
+    """Imports these source files, each below a folder of the repository's root.
+
+    The product imports some modules late. Their functions are not live until then, so that none of
+    their mutants could be tried. A module that cannot be imported here is left out.
+    """
+    for file in sorted(files):
+        parts = Path(file).with_suffix("").parts[1:]
+        with contextlib.suppress(ImportError):
+            importlib.import_module(".".join(parts).removesuffix(".__init__"))
 
 
 class LiveFunctions:

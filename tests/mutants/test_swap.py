@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.mutants.mutation import Mutation, mutations_of
-from tests.mutants.swap import LiveFunctions
+from tests.mutants.swap import LiveFunctions, import_sources
 
 SOURCE = """
 import functools
@@ -109,3 +109,21 @@ def test_functions_that_the_package_before_froze_change_too(
         gc.unfreeze()
     assert live.install(mutant(tmp_path, "a < b", "a <= b").compiled())
     assert module.plain(1, 1)
+
+
+def test_modules_that_the_product_imports_late_are_live_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "services" / "late_package"
+    package.mkdir(parents=True)
+    for name in ("__init__", "late_module"):
+        (package / f"{name}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path / "services"))
+    files = [f"services/late_package/{name}.py" for name in ("late_module", "__init__", "none")]
+    try:
+        import_sources(files)
+        assert "late_package" in sys.modules
+        assert sys.modules["late_package.late_module"].plain(1, 1) is False
+    finally:
+        for name in ("late_package", "late_package.late_module"):
+            sys.modules.pop(name, None)

@@ -48,7 +48,6 @@ class Autorecovery:
         token = f"{name} {rng.getrandbits(64):016x}"
         self.stats = AutorecoveryStats(clock, settings.stalled_after_s)
         self._session = session
-        self._stopped = False
         members = MemberWatch(bookies, clock, settings.lost_bookie_delay_s)
         copy_rate = ByteRate(settings.copy_bytes_per_s_max, clock)
         check_rate = ByteRate(settings.check_bytes_per_s_max, clock)
@@ -85,9 +84,6 @@ class Autorecovery:
 
         Idempotent.
         """
-        if self._stopped:
-            return
-        self._stopped = True
         await asyncio.gather(self._drains.stop(), self._worker.stop(), self._auditor.stop())
         await self._client.close()
 

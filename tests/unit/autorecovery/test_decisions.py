@@ -2,6 +2,8 @@
 
 from random import Random
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ from magnetar.autorecovery.records import (
     UnderReplicated,
     merge_lost,
 )
-from magnetar.autorecovery.replacing import needs, ranges, with_replaced
+from magnetar.autorecovery.replacing import SPLITS_MAX, needs, ranges, with_replaced
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.shape import Part, holders, parts
 from magnetar.bookie.api import BookieIdentity
@@ -188,6 +190,17 @@ def test_lost_entries_stay_where_they_were_and_all_others_move(lost: set[int]) -
         before = set(write_set(record, entry_id))
         after = set(write_set(changed, entry_id))
         assert after == ({bookie("d"), bookie("c")} if moved else before)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_an_ensemble_is_cut_around_so_many_ranges_of_lost_entries(more: int) -> None:
+    record = ledger((0, "a b"))
+    lost = [(2 * number, 2 * number) for number in range(SPLITS_MAX + more)]
+    (part,) = parts(msgspec.structs.replace(record, last_entry=3 * SPLITS_MAX))
+    changed = with_replaced(record, part, names("d b"), lost)
+    assert (changed is None) is bool(more)
+    if changed is not None:
+        assert len(changed.ensembles) == 2 * SPLITS_MAX
 
 
 @given(st.lists(st.sampled_from(list(OutcomeKind)), max_size=60), st.randoms())

@@ -328,7 +328,7 @@ def test_a_drain_that_ends_well_says_what_it_moved_and_proved() -> None:
             )
             assert (done.bytes_left, done.in_the_way) == (0, ())
             assert done.incarnations == ("1",)
-            assert done.proven_ms <= done.updated_ms <= stage.clock.now_ms()
+            assert copying.updated_ms < done.proven_ms <= done.updated_ms <= stage.clock.now_ms()
             assert await stage.store.get(drain_lock_key("a")) is None
 
     run(main)

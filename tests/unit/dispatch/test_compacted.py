@@ -17,6 +17,7 @@ from magnetar.compaction.records import (
     decode_compaction,
     encode,
 )
+from magnetar.core.errors import MetadataError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
@@ -135,6 +136,80 @@ async def test_from_every_place_to_the_end(topic: Topic, kept: list[int], files:
             assert await read_on(view, place, most) == expected
             behind = [each for each in whole if each > place]
             assert await read_on(view, view.next_position(place), most) == behind
+
+
+@pytest.mark.parametrize("kept", [[0, 3, 4, 7, 8], [1], [], [9]])
+async def test_what_is_in_memory_of_the_log_is_not_taken_for_the_artefact(
+    topic: Topic, kept: list[int]
+) -> None:
+    await topic.open(0)
+    await topic.ledger.open_cursor("keeper", initial=EARLIEST)  # else nothing would be in memory
+    await topic.write(3)
+    entries = topic.entries
+    assert topic.ledger.read_cached(entries[9], 1, 1 << 20)
+    await topic.compact(entries[9], [entries[at] for at in kept])
+    view = await topic.view()
+    whole = [*(entries[at] for at in kept), *entries[10:]]
+    for place in entries:
+        assert await read_on(view, place) == [each for each in whole if each >= place]
+
+
+async def test_where_the_log_was_trimmed_the_artefact_is_read_from_its_first_entry(
+    topic: Topic,
+) -> None:
+    ledger = await topic.open(3)
+    entries = topic.entries
+    await topic.compact(entries[9], [entries[2], entries[8]])
+    ledger.set_retention(0, 0)
+    await ledger.trim()
+    view = await topic.view()
+    whole = [entries[2], entries[8], *entries[10:]]
+    assert ledger.first_position > entries[2]
+    assert await read_on(view, view.next_position(EARLIEST)) == whole
+    for place in entries:
+        behind = [each for each in whole if each > place]
+        assert await read_on(view, view.next_position(place)) == behind
+
+
+async def test_a_view_that_cannot_ask_for_the_newest_artefact_goes_on_with_what_it_knows(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = await topic.open(3)
+    entries = topic.entries
+    await topic.compact(entries[5], [entries[2]])
+    view = await topic.view()
+
+    async def away(self: Artefacts, name: str, log_created_ms: int) -> None:
+        raise MetadataError("the store is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Artefacts, "live", away)
+        with pytest.raises(MetadataError):
+            await topic.view()
+        topic.stage.clock.advance(int(RENEW_S * 1000))
+        assert await read_on(view, entries[0]) == [entries[2], *entries[6:]]
+    await topic.compact(entries[9], [entries[7]])
+    ledger.set_retention(0, 0)
+    await ledger.trim()
+    with monkeypatch.context() as patch:
+        patch.setattr(Artefacts, "live", away)
+        # The log was trimmed: what it knows may not be all that there was.
+        with pytest.raises(MetadataError):
+            await view.read(entries[6], 1, 1 << 20)
+    assert await read_on(view, entries[6]) == [entries[7], *entries[10:]]
+
+
+async def test_one_read_is_of_so_many_entries_and_bytes(topic: Topic) -> None:
+    await topic.open(3)
+    entries = topic.entries
+    await topic.compact(entries[5], entries[:6])
+    view = await topic.view()
+    for start, most in ((0, 3), (0, 100), (8, 3), (8, 100), (8, 1)):
+        found = await view.read(entries[start], most, 1 << 20)
+        assert 1 <= len(found) <= most
+        assert found[0].position == entries[start]
+    assert len(await view.read(entries[8], 3, 1 << 20)) == 3
+    assert len(await view.read(entries[8], 3, 1)) == 1
 
 
 async def test_without_an_artefact_it_is_the_log(topic: Topic) -> None:

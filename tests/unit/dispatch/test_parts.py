@@ -171,8 +171,11 @@ def test_lines_keep_the_order_of_a_hash_wherever_a_position_comes_in() -> None:
     lines.drop_up_to((1, 1))
     assert 7 not in lines
     lines.park((1, 1), 7)
+    lines.line_up(7, owner)
     lines.clear()
     assert (len(lines), 7 in lines) == (0, False)
+    lines.park((1, 1), 7)
+    assert lines.head(owner) is None, "nothing is lined up any more"
 
 
 # -- ranges

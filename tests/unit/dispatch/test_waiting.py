@@ -66,6 +66,10 @@ def test_redelivery_counts_are_bounded(monkeypatch):
     assert [counts.of((1, entry_id)) for entry_id in range(5)] == [0, 0, 1, 1, 2]
     counts.discard_up_to((1, 3))
     assert len(counts) == 1
+    counts.discard((1, 3))
+    assert len(counts) == 1
+    counts.discard((1, 4))
+    assert (len(counts), counts.of((1, 4))) == (0, 0)
 
 
 @given(st.lists(st.tuples(positions, st.integers(1, 3)), unique_by=lambda each: each[0]))

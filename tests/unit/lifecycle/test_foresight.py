@@ -11,6 +11,7 @@ from magnetar.broker.lifecycle.effect import Effect, Supposed, on_loaded, on_rec
 from magnetar.broker.lifecycle.enforcing import refusal
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.core.ids import EARLIEST
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, COMPACTION_THRESHOLD, MESSAGE_TTL, RETENTION
 
 ACTIONS = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
@@ -152,6 +153,19 @@ async def test_what_was_acknowledged_behind_what_expires_lets_a_ledger_go() -> N
         found = await on_loaded(topic, w.service.policies, tried)
         assert (found.expires, found.deletes.ledgers) == ({"a": 3}, 1)
         await check(topic, w, tried, found)
+
+
+async def test_a_topic_that_is_not_loaded_keeps_what_is_not_compacted_yet() -> None:
+    async with world(retention_minutes=-1, retention_size_mb=-1) as w:
+        topic = await fill(w, [(60, 1)] * (ENTRIES_PER_LEDGER * 2 + 1), 0, [])
+        await w.service.topics.unload(topic.name)
+        tried = Supposed({"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}, 0, {})
+        known = await w.service.ledgers.outline(ledger_name(topic.name))
+        for limit, deletes in ((None, True), (EARLIEST, False)):
+            found = await on_recorded(
+                topic.name, known, w.service.policies, tried, w.clock.now_ms(), limit
+            )
+            assert bool(found.deletes.ledgers) is deletes
 
 
 async def test_retention_deletes_nothing_that_is_not_compacted_yet() -> None:

@@ -58,6 +58,12 @@ def test_what_is_used_or_kept_never_goes(use: Use, policy: Inactive, retention: 
         assert not is_to_go(use, policy, retention, NOW)
 
 
+def test_a_topic_goes_at_the_very_end_of_its_retention() -> None:
+    use, policy = Use(False, 0, False, NOW - 5_000), Inactive(True, False, 1_000)
+    assert is_to_go(use, policy, Retention(-1, 5_000), NOW)
+    assert not is_to_go(use, policy, Retention(-1, 5_001), NOW)
+
+
 def test_subscriptions() -> None:
     def goes(minutes: int, *, attached: bool = False, unused_ms: int = 60_001) -> bool:
         return subscription_is_to_go(

@@ -30,6 +30,8 @@ def test_the_limits_of_a_policy() -> None:
         ("message_age", {"limitTime": -1}, []),
         ("message_age", {"limitTime": 0}, []),
         ("message_age", {"limitSize": 5}, []),
+        ("message_age", {"limit": 5}, []),
+        ("destination_storage", {"limitSize": 5, "limit": 7}, [5]),
     ],
 )
 def test_limits_that_are_none(kind: str, fields: dict[str, int], limits: list[int]) -> None:

@@ -135,7 +135,7 @@ class EntryReader:
         if self._buffer:
             if self._buffer[0].position <= position:
                 self.rewind(target)
-        elif self._task is not None or self._cursor.read_position != target:
+        elif self._cursor.read_position != target:
             self.rewind(target)
 
     def take(self, entries_max: int) -> list[Entry]:
