@@ -44,6 +44,8 @@ class FakeEtcd(grpc.GenericRpcHandler):
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {RANGE.path: empty_range}
         self.calls: list[str] = []
+        self.headers: list[tuple[str, dict[str, str]]] = []
+        """Of every call and stream, by its method's last segment."""
         self.keep_alive: Handler | None = None
         self.to_watches: asyncio.Queue[pb.WatchResponse | None] = asyncio.Queue()
         """None breaks the stream."""
@@ -71,6 +73,8 @@ class FakeEtcd(grpc.GenericRpcHandler):
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
         """grpc asks what to do with a method."""
         path = str(handler_call_details.method)
+        given = {key: str(value) for key, value in handler_call_details.invocation_metadata or ()}
+        self.headers.append((path.rpartition("/")[2], given))
         if path == WATCH.path:
             return grpc.stream_stream_rpc_method_handler(
                 self._watch, pb.WatchRequest.FromString, pb.WatchResponse.SerializeToString
