@@ -155,7 +155,13 @@ SUITES: Final = (
             f"{MAGNETAR}/admin/each.py",
             f"{MAGNETAR}/admin/steps.py",
         ),
-        ("tests/unit/admin", "tests/unit/ownership"),
+        (
+            "tests/unit/admin",
+            "tests/unit/ownership",
+            # Brokers in one process, with REST on sockets: quick enough for a campaign.
+            "tests/integration/test_cluster_rest.py",
+            "tests/integration/test_cluster_rest_options.py",
+        ),
         0.90,
     ),
     Suite(

@@ -47,8 +47,8 @@ class FakeEtcd(grpc.GenericRpcHandler):
         self.headers: list[tuple[str, dict[str, str]]] = []
         """Of every call and stream, by its method's last segment."""
         self.keep_alive: Handler | None = None
-        self.to_watches: asyncio.Queue[pb.WatchResponse | None] = asyncio.Queue()
-        """None breaks the stream."""
+        self.to_watches: asyncio.Queue[pb.WatchResponse | Refusal | None] = asyncio.Queue()
+        """None ends the stream, a refusal ends it with its status."""
         self.from_watches: asyncio.Queue[pb.WatchRequest] = asyncio.Queue()
         self.streams_opened = 0
         self._methods: dict[str, Method[Any, Any]] = {
@@ -99,15 +99,22 @@ class FakeEtcd(grpc.GenericRpcHandler):
         )
 
     async def _keep_alive(
-        self, requests: AsyncIterator[pb.LeaseKeepAliveRequest], context: object
+        self, requests: AsyncIterator[pb.LeaseKeepAliveRequest], context: Any
     ) -> AsyncIterator[pb.LeaseKeepAliveResponse]:
+        """Where the test's handler gives None, the stream ends without an answer."""
         async for request in requests:
             self.calls.append("LeaseKeepAlive")
             assert self.keep_alive is not None
-            yield await self.keep_alive(request)
+            try:
+                answer = await self.keep_alive(request)
+            except Refusal as refusal:
+                await context.abort(refusal.code, refusal.text)
+            if answer is None:
+                return
+            yield answer
 
     async def _watch(
-        self, requests: AsyncIterator[pb.WatchRequest], context: object
+        self, requests: AsyncIterator[pb.WatchRequest], context: Any
     ) -> AsyncIterator[pb.WatchResponse]:
         self.streams_opened += 1
 
@@ -118,6 +125,9 @@ class FakeEtcd(grpc.GenericRpcHandler):
         listening = asyncio.ensure_future(listen())
         try:
             while (response := await self.to_watches.get()) is not None:
-                yield response
+                if isinstance(response, Refusal):
+                    await context.abort(response.code, response.text)
+                else:
+                    yield response
         finally:
             listening.cancel()

@@ -166,6 +166,27 @@ async def test_reads_that_go_out_together_notice_that_etcd_went_back(
     assert all(isinstance(outcome, MetadataWentBack) for outcome in outcomes), outcomes
 
 
+async def test_reads_that_go_out_together_are_repeated_as_single_ones_are(
+    fake: FakeEtcd, store: EtcdStore, reads: Reads
+) -> None:
+    tasks = await reads.fill(store)
+    tasks += [asyncio.create_task(store.get(f"/t/{number}")) for number in range(3)]
+    await asyncio.sleep(0)
+    failures = [LOST, LOST]
+
+    async def lost_first(request: pb.TxnRequest) -> pb.TxnResponse:
+        if failures:
+            raise failures.pop()
+        return await reads.transaction(request)
+
+    fake.on(TXN, lost_first)
+    reads.answering.set()
+    async with asyncio.timeout(WITHIN_S):
+        records = await asyncio.gather(*tasks)
+    assert [record.key for record in records[-3:]] == ["/t/0", "/t/1", "/t/2"]
+    assert fake.calls.count("Txn") == 3
+
+
 async def test_children_are_names_alone_and_a_folder_is_left_at_once(
     fake: FakeEtcd, store: EtcdStore
 ) -> None:
