@@ -159,6 +159,7 @@ SUITES: Final = (
             "tests/unit/admin",
             "tests/unit/ownership",
             # Brokers in one process, with REST on sockets: quick enough for a campaign.
+            "tests/integration/test_cluster_deletions.py",
             "tests/integration/test_cluster_rest.py",
             "tests/integration/test_cluster_rest_options.py",
         ),

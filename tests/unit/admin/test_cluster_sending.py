@@ -147,7 +147,7 @@ async def test_new_partitions_get_every_durable_subscription_of_the_first_from_t
 
 
 async def test_subscriptions_that_cannot_be_copied_are_an_error() -> None:
-    stats = {"subscriptions": {"s": {}}}
+    stats: dict[str, Any] = {"subscriptions": {"s": {}}}
     some = Peers(Owner(), Asked((200, stats), (204, None), (500, {"reason": "broken"})).app())
     with pytest.raises(Refused, match="broken"):
         await copy_subscriptions(some, TOPIC, 1, 3)
