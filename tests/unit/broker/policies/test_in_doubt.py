@@ -50,7 +50,7 @@ class Stage:
         self.resources = Resources(self.store)
         self.policies = BrokerPolicies(self.store, SETTINGS, self.resources)
         self.policies.on_change = lambda namespace, topic: self.changes.append(
-            (str(namespace), topic and topic.local)
+            (str(namespace), None if topic is None else topic.local)
         )
         await self.namespace()
         self.namespaces = FollowedNamespaces(self.store)
