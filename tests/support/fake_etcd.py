@@ -51,6 +51,8 @@ class FakeEtcd(grpc.GenericRpcHandler):
         """None ends the stream, a refusal ends it with its status."""
         self.from_watches: asyncio.Queue[pb.WatchRequest] = asyncio.Queue()
         self.streams_opened = 0
+        self.keep_alives_ended = asyncio.Semaphore(0)
+        """Released at the end of each stream of keep-alives."""
         self._methods: dict[str, Method[Any, Any]] = {
             method.path: method for method in (RANGE, TXN, LEASE_GRANT, LEASE_REVOKE, AUTHENTICATE)
         }
@@ -102,16 +104,19 @@ class FakeEtcd(grpc.GenericRpcHandler):
         self, requests: AsyncIterator[pb.LeaseKeepAliveRequest], context: Any
     ) -> AsyncIterator[pb.LeaseKeepAliveResponse]:
         """Where the test's handler gives None, the stream ends without an answer."""
-        async for request in requests:
-            self.calls.append("LeaseKeepAlive")
-            assert self.keep_alive is not None
-            try:
-                answer = await self.keep_alive(request)
-            except Refusal as refusal:
-                await context.abort(refusal.code, refusal.text)
-            if answer is None:
-                return
-            yield answer
+        try:
+            async for request in requests:
+                self.calls.append("LeaseKeepAlive")
+                assert self.keep_alive is not None
+                try:
+                    answer = await self.keep_alive(request)
+                except Refusal as refusal:
+                    await context.abort(refusal.code, refusal.text)
+                if answer is None:
+                    return
+                yield answer
+        finally:
+            self.keep_alives_ended.release()
 
     async def _watch(
         self, requests: AsyncIterator[pb.WatchRequest], context: Any

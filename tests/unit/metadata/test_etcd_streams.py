@@ -120,6 +120,17 @@ async def test_a_renewal_that_is_tried_twice_counts_from_before_its_last_try(
     await store.close()
 
 
+async def test_a_renewal_leaves_no_stream_open(fake: FakeEtcd, store: EtcdStore) -> None:
+    # Of a lease so long that no stream ends by its deadline.
+    fake.on(LEASE_GRANT, answers(pb.LeaseGrantResponse(ID=3, TTL=600)))
+    fake.on(LEASE_REVOKE, answers(pb.LeaseRevokeResponse()))
+    lease = await store.grant_lease(600)
+    fake.keep_alive = answers(*[kept()] * 3)
+    for _ in range(3):
+        await lease.keep_alive()
+        await asyncio.wait_for(fake.keep_alives_ended.acquire(), WITHIN_S)
+
+
 async def test_a_renewal_notices_that_etcd_went_back_and_trusts_it_no_more(
     fake: FakeEtcd, store: EtcdStore
 ) -> None:

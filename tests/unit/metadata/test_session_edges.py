@@ -165,6 +165,30 @@ async def test_a_listener_that_was_told_while_suspended_is_told_of_the_same_leas
 
 
 @on_virtual_time
+async def test_a_listener_that_was_told_over_a_whole_suspension_is_told_anew_before_the_next() -> (
+    None
+):
+    stage = Stage(listeners=2)
+    await stage.start()
+    first, second = stage.listeners
+    await stage.store.revoke_lease(stage.session.lease_id)
+    first.takes_s = [3 * TTL_S]
+    await asyncio.sleep(BETWEEN_S + TICK_S)
+    stage.store.away = True
+    stage.store_clock.jump(-4 * TTL_S)
+    await asyncio.sleep(TTL_S + BETWEEN_S)
+    stage.store.away = False
+    await asyncio.sleep(2 * RETRY_S)
+    assert stage.session.state is SessionState.ESTABLISHED, "by the same lease"
+    assert first.words == ["renewed", "suspended", "suspended"]
+    await asyncio.sleep(3 * TTL_S)
+    assert first.words[3:] == ["renewed", "renewed"]
+    assert second.words == ["renewed", "suspended", "suspended", "renewed"]
+    assert second.told[-1][0] >= first.told[-1][0]
+    await stage.session.stop()
+
+
+@on_virtual_time
 async def test_what_a_listener_was_told_before_a_renewal_is_not_told_again() -> None:
     stage = Stage(listeners=2)
     await stage.start()
