@@ -145,7 +145,18 @@ SUITES: Final = (
     ),
     _broker("lifecycle", "tests/unit/lifecycle"),
     _broker("rates", "tests/unit/rates"),
-    _broker("policies", "tests/unit/policies", "tests/unit/broker/policies", "tests/unit/admin"),
+    _broker(
+        "policies",
+        "tests/unit/policies",
+        "tests/unit/broker/policies",
+        # Of the admin REST only what is about policies: the rest takes minutes for few lines.
+        "tests/unit/admin/test_deletion.py",
+        "tests/unit/admin/test_deletion_races.py",
+        "tests/unit/admin/test_permissions.py",
+        "tests/unit/admin/test_policies.py",
+        "tests/unit/admin/test_policies_as_pulsar.py",
+        "tests/unit/admin/test_policies_of_clients.py",
+    ),
     _broker("session", *BROKER_QUICK),
     Suite(
         "admin",

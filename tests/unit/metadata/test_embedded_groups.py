@@ -270,6 +270,24 @@ async def test_a_revocation_has_happened_once_it_returns(
     disk.holding = False
 
 
+# -- others
+
+
+async def test_a_long_listing_lets_others_run(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "LIST_TURN_RECORDS", 10)
+    await store.transact([Put(f"/a/{number}", b"") for number in range(50)])
+    for listing in (store.list("/a/"), store.children("/a/")):
+        task = asyncio.ensure_future(listing)
+        turns = 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(await task) == 50
+        assert turns > 4
+
+
 # -- the end
 
 

@@ -266,7 +266,7 @@ async def test_a_check_does_not_make_a_write_safe_to_repeat(
     fake: FakeEtcd, store: EtcdStore, operations: list[Operation]
 ) -> None:
     """What it checks is as it was also after the write: the second would happen as well."""
-    fake.on(TXN, answers(LOST))
+    fake.on(TXN, answers(LOST, txn(succeeded=False)))
     with pytest.raises(MetadataUnavailable, match="may or may not have happened"):
         await store.transact(operations)
     assert fake.calls == ["Txn"]

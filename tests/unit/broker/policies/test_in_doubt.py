@@ -355,6 +355,7 @@ async def test_a_change_is_told_once_to_each_who_listens_and_a_mistake_of_one_ha
     ]
     await stage.own(message_ttl=5)
     assert heard == ["fails", "part"]
+    assert stage.changes[-1] == ("t/n", "a"), "the topics that are open hear of it by this"
     heard.clear()
     stage.changes.clear()
     await stage.namespace(message_ttl_in_seconds=5)

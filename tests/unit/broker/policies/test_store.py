@@ -213,6 +213,33 @@ async def test_a_partitioned_topic_keeps_its_policies_only_while_it_is_there(
     assert await store.get(policies_key(PARTITIONED)) is None
 
 
+def test_one_policy_of_one_level_changes_and_no_other() -> None:
+    own = TopicPolicies(FORMAT, {"a": 1, "b": 2}, {"b": 3, "c": 4})
+    assert own.having("b", 5) == TopicPolicies(FORMAT, {"a": 1, "b": 5}, {"b": 3, "c": 4})
+    assert own.having("b", None) == TopicPolicies(FORMAT, {"a": 1}, {"b": 3, "c": 4})
+    changed = own.having("b", 5, is_global=True)
+    assert changed == TopicPolicies(FORMAT, {"a": 1, "b": 2}, {"b": 5, "c": 4})
+    assert changed.having("c", None, is_global=True).replicated == {"b": 5}
+    assert [own.get("b"), own.get("b", is_global=True), own.get("c")] == [2, 3, None]
+    empty = TopicPolicies(FORMAT)
+    assert empty.empty
+    assert not empty.having("a", 0).empty
+    assert not empty.having("a", 0, is_global=True).empty
+
+
+async def test_a_topic_that_is_stored_nowhere_is_forgotten_though_one_of_its_name_is_stored(
+    store: MemoryStore,
+) -> None:
+    await make_topic(store)
+    volatile = parse_topic("non-persistent://t/n/a")
+    policies = TopicPolicyStore(store)
+    for topic in (volatile, TOPIC):
+        await policies.update(topic, change("message_ttl", 5))
+    await policies.forget(volatile)
+    assert await policies.read(volatile) == NONE
+    assert (await policies.read(TOPIC)).local == {"message_ttl": 5}
+
+
 async def test_a_topic_that_is_stored_nowhere_may_have_policies(store: MemoryStore) -> None:
     volatile = parse_topic("non-persistent://t/n/v")
     policies = TopicPolicyStore(store)
