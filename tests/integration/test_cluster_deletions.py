@@ -9,6 +9,7 @@ from tests.integration.test_cluster_rest import NAMESPACE, PARTS, TOPIC, spread,
 from tests.support.rest_cluster import RestCluster
 
 from magnetar.broker.resources import partitioned_key
+from magnetar.core.errors import Conflict
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
 
@@ -92,6 +93,21 @@ async def test_a_bundle_that_nobody_has_is_taken_by_the_broker_that_is_asked_abo
     await alone.stop()
 
 
+async def test_a_subscription_is_deleted_from_all_partitions_whatever_its_name(
+    cluster: RestCluster,
+) -> None:
+    first, second = await spread(cluster)
+    odd, kept = "/subscription/a%2F1%3Fb%20c", "/subscription/a"
+    for path in (odd, kept):
+        await first.done("PUT", PARTS + path)
+    assert (await second.done("GET", PARTS + "/subscriptions")).json() == ["a", "a/1?b c"]
+    await second.done("DELETE", PARTS + odd)
+    for number in range(4):
+        found = await first.done("GET", f"{PARTS}-partition-{number}/subscriptions")
+        assert found.json() == ["a"]
+    assert (await first.call("DELETE", PARTS + odd)).status_code == 404
+
+
 async def test_a_list_of_topics_that_a_broker_cannot_give_is_no_list(
     cluster: RestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,11 +116,13 @@ async def test_a_list_of_topics_that_a_broker_cannot_give_is_no_list(
     await first.done("PUT", "~/non-persistent/public/default/n")
 
     async def fails(*_: Any, **__: Any) -> list[TopicName]:
-        raise RuntimeError("broken")
+        raise Conflict("not now")
 
     monkeypatch.setattr(second.service.topics, "names", fails)
-    answer = await first.call("GET", "~/non-persistent/public/default")
-    assert answer.status_code >= 500
-    refused = await first.call("DELETE", NAMESPACE + "?force=true")
-    assert refused.status_code >= 500
+    for method, path in (
+        ("GET", "~/non-persistent/public/default"),
+        ("DELETE", NAMESPACE + "?force=true"),
+    ):
+        refused = await first.call(method, path)
+        assert (refused.status_code, refused.json()) == (409, {"reason": "not now"})
     assert (await first.call("GET", NAMESPACE)).status_code == 200
