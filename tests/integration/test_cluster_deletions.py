@@ -80,6 +80,30 @@ async def test_a_namespace_goes_though_its_partitioned_topic_goes_at_the_same_ti
     assert (await second.call("GET", NAMESPACE)).status_code == 404
 
 
+async def test_a_namespace_that_was_made_anew_keeps_its_partitioned_topics(
+    cluster: RestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = await spread(cluster)
+    key = "/namespaces/public/default"
+    stored = await cluster.store.get(key)
+    assert stored is not None
+    transact = cluster.store.transact
+    left = [stored.value]
+
+    async def overtaken(operations: Any) -> int:
+        if left and any(each.key == partitioned_key(topic("p")) for each in operations):
+            await cluster.store.put(key, left.pop())
+        return await transact(operations)
+
+    monkeypatch.setattr(cluster.store, "transact", overtaken)
+    refused = await first.call("DELETE", NAMESPACE + "?force=true")
+    assert refused.status_code == 409
+    assert "repeat this one" in refused.text
+    for number in range(4):
+        assert await first.service.topics.exists(topic(f"p-partition-{number}"))
+    assert (await first.done("GET", PARTS + "/partitions")).json()["partitions"] == 4
+
+
 async def test_a_bundle_that_nobody_has_is_taken_by_the_broker_that_is_asked_about_it() -> None:
     alone = RestCluster()
     await alone.start(1)

@@ -268,6 +268,32 @@ async def test_a_namespaces_topics_of_both_domains_go_with_it(admin: Admin) -> N
     assert left == []
 
 
+async def test_a_namespace_that_was_made_anew_keeps_its_partitioned_topics(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slower deletion of the former one must not take what is in the new one."""
+    service = admin.service
+    service.settings = _forcing(service.settings)
+    await admin.done("PUT", PARTS + "/partitions", 2)
+    key = namespace_key(NAMESPACE)
+    stored = await service.store.get(key)
+    assert stored is not None
+    transact = service.store.transact
+    anew = once(lambda: service.store.put(key, stored.value))
+
+    async def overtaken(operations: Any) -> int:
+        if any(each.key == partitioned_key(P) for each in operations):
+            await anew()
+        return await transact(operations)
+
+    monkeypatch.setattr(service.store, "transact", overtaken)
+    with pytest.raises(Conflict, match="repeat this one"):
+        await delete_namespace(service, NAMESPACE, force=True)
+    assert len(await parts_of(admin)) == 2
+    assert await service.resources.partitions(P) == 2
+    await admin.done("POST", PARTS + "/partitions", 3)
+
+
 async def test_a_topic_that_cannot_be_deleted_keeps_the_namespace_and_its_record_unmarked(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

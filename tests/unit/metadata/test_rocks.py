@@ -1,6 +1,7 @@
 """The embedded store's files: what is in them after each write, and what is refused when opened."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,36 @@ def test_a_write_holds_its_changes_and_the_revision(tmp_path: Path) -> None:
     files.close()
     files = RocksFiles(tmp_path)
     assert files.revision == 4
+    files.close()
+
+
+class Noted:
+    """A database that notes what is asked of it."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def write(self, batch: Any) -> None:
+        self.asked.append("write")
+        self._db.write(batch)
+
+    def flush_wal(self, sync: bool) -> None:
+        self.asked.append("sync" if sync else "flush")
+        self._db.flush_wal(sync)
+
+
+def test_a_write_returns_only_once_it_is_on_the_disk(tmp_path: Path) -> None:
+    """Not only with the operating system: that forgets it when the power fails."""
+    files = RocksFiles(tmp_path)
+    noted = Noted(files._db)
+    files._db = noted  # type: ignore[assignment]
+    files.write([put("/a", 1, lease_id=7), put("/b", 1)], 1)
+    files.write([delete("/a", was_leased=True)], 2)
+    assert noted.asked == ["write", "sync"] * 2
     files.close()
 
 
