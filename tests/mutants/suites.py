@@ -148,7 +148,18 @@ SUITES: Final = (
     ),
     _broker("lifecycle", "tests/unit/lifecycle"),
     _broker("rates", "tests/unit/rates"),
-    _broker("policies", "tests/unit/policies", "tests/unit/broker/policies", "tests/unit/admin"),
+    _broker(
+        "policies",
+        "tests/unit/policies",
+        "tests/unit/broker/policies",
+        # Of the admin REST only what is about policies: the rest takes minutes for few lines.
+        "tests/unit/admin/test_deletion.py",
+        "tests/unit/admin/test_deletion_races.py",
+        "tests/unit/admin/test_permissions.py",
+        "tests/unit/admin/test_policies.py",
+        "tests/unit/admin/test_policies_as_pulsar.py",
+        "tests/unit/admin/test_policies_of_clients.py",
+    ),
     _broker(
         "session",
         "tests/unit/session",
@@ -164,7 +175,14 @@ SUITES: Final = (
             f"{MAGNETAR}/admin/each.py",
             f"{MAGNETAR}/admin/steps.py",
         ),
-        ("tests/unit/admin", "tests/unit/ownership"),
+        (
+            "tests/unit/admin",
+            "tests/unit/ownership",
+            # Brokers in one process, with REST on sockets: quick enough for a campaign.
+            "tests/integration/test_cluster_deletions.py",
+            "tests/integration/test_cluster_rest.py",
+            "tests/integration/test_cluster_rest_options.py",
+        ),
         0.90,
     ),
     Suite(

@@ -44,11 +44,15 @@ class FakeEtcd(grpc.GenericRpcHandler):
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {RANGE.path: empty_range}
         self.calls: list[str] = []
+        self.headers: list[tuple[str, dict[str, str]]] = []
+        """Of every call and stream, by its method's last segment."""
         self.keep_alive: Handler | None = None
-        self.to_watches: asyncio.Queue[pb.WatchResponse | None] = asyncio.Queue()
-        """None breaks the stream."""
+        self.to_watches: asyncio.Queue[pb.WatchResponse | Refusal | None] = asyncio.Queue()
+        """None ends the stream, a refusal ends it with its status."""
         self.from_watches: asyncio.Queue[pb.WatchRequest] = asyncio.Queue()
         self.streams_opened = 0
+        self.keep_alives_ended = asyncio.Semaphore(0)
+        """Released at the end of each stream of keep-alives."""
         self._methods: dict[str, Method[Any, Any]] = {
             method.path: method for method in (RANGE, TXN, LEASE_GRANT, LEASE_REVOKE, AUTHENTICATE)
         }
@@ -71,6 +75,8 @@ class FakeEtcd(grpc.GenericRpcHandler):
     ) -> "grpc.RpcMethodHandler[Any, Any] | None":
         """grpc asks what to do with a method."""
         path = str(handler_call_details.method)
+        given = {key: str(value) for key, value in handler_call_details.invocation_metadata or ()}
+        self.headers.append((path.rpartition("/")[2], given))
         if path == WATCH.path:
             return grpc.stream_stream_rpc_method_handler(
                 self._watch, pb.WatchRequest.FromString, pb.WatchResponse.SerializeToString
@@ -95,15 +101,25 @@ class FakeEtcd(grpc.GenericRpcHandler):
         )
 
     async def _keep_alive(
-        self, requests: AsyncIterator[pb.LeaseKeepAliveRequest], context: object
+        self, requests: AsyncIterator[pb.LeaseKeepAliveRequest], context: Any
     ) -> AsyncIterator[pb.LeaseKeepAliveResponse]:
-        async for request in requests:
-            self.calls.append("LeaseKeepAlive")
-            assert self.keep_alive is not None
-            yield await self.keep_alive(request)
+        """Where the test's handler gives None, the stream ends without an answer."""
+        try:
+            async for request in requests:
+                self.calls.append("LeaseKeepAlive")
+                assert self.keep_alive is not None
+                try:
+                    answer = await self.keep_alive(request)
+                except Refusal as refusal:
+                    await context.abort(refusal.code, refusal.text)
+                if answer is None:
+                    return
+                yield answer
+        finally:
+            self.keep_alives_ended.release()
 
     async def _watch(
-        self, requests: AsyncIterator[pb.WatchRequest], context: object
+        self, requests: AsyncIterator[pb.WatchRequest], context: Any
     ) -> AsyncIterator[pb.WatchResponse]:
         self.streams_opened += 1
 
@@ -114,6 +130,9 @@ class FakeEtcd(grpc.GenericRpcHandler):
         listening = asyncio.ensure_future(listen())
         try:
             while (response := await self.to_watches.get()) is not None:
-                yield response
+                if isinstance(response, Refusal):
+                    await context.abort(response.code, response.text)
+                else:
+                    yield response
         finally:
             listening.cancel()

@@ -20,6 +20,7 @@ from magnetar.core.errors import (
     NotFound,
     PersistenceError,
     PreconditionFailed,
+    ServiceNotReady,
     TopicNotFound,
 )
 from magnetar.core.names import (
@@ -109,6 +110,11 @@ async def loaded_topic(service: BrokerService, name: TopicName) -> Topic:
         if name.partition_index >= 0 and await service.resources.partitions(name.base):
             raise NotFound("Topic partitions were not yet created") from None
         raise topic_not_found(name) from None
+    except ServiceNotReady:
+        # Any broker answers about a partitioned topic as a whole, also one that has not its bundle.
+        if name.partition_index < 0 and await service.resources.partitions(name):
+            raise topic_not_found(name) from None
+        raise
 
 
 def topic_not_found(name: TopicName) -> NotFound:

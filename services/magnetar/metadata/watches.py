@@ -85,7 +85,6 @@ class WatchHub:
         self._kept_bytes = 0
         self._watches: dict[str, WeakSet[LocalWatch]] = {}
         self._lengths: tuple[int, ...] = ()
-        self._closed = False
 
     def __len__(self) -> int:
         return sum(len(watches) for watches in self._watches.values())
@@ -117,9 +116,7 @@ class WatchHub:
             raise InvalidOperation(f"no revision is {from_revision}")
         first = self._revision + 1 if from_revision is None else from_revision
         watch = LocalWatch(self, prefix, first)
-        if self._closed:
-            watch.end(StoreClosed("the metadata store is closed"))
-        elif first <= self._gone:
+        if first <= self._gone:
             watch.end(Compacted(f"revision {first} is compacted; watch from {self._gone + 1}"))
         else:
             for event in self._missed(prefix, first):
@@ -155,8 +152,7 @@ class WatchHub:
                 self._lengths = tuple(sorted({len(prefix) for prefix in self._watches}))
 
     def close(self) -> None:
-        """Ends every watch with StoreClosed after what it has queued."""
-        self._closed = True
+        """Ends every watch with StoreClosed after what it has queued. Its store opens no more."""
         for watches in list(self._watches.values()):
             for watch in tuple(watches):
                 watch.end(StoreClosed("the metadata store is closed"))

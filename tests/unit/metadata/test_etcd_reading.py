@@ -138,7 +138,8 @@ async def test_a_request_that_fails_fails_all_that_are_part_of_it_and_no_others(
         tasks += [asyncio.create_task(store.get(f"/l/{number}")) for number in range(5)]
         await asyncio.sleep(0)  # each has its deadline now
     etcd.answering.set()
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    async with asyncio.timeout(WITHIN_S):  # by their own deadline, not by that of a new call
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(one, Record) for one in outcomes[:ALONE_MAX])
     assert all(isinstance(one, MetadataUnavailable) for one in outcomes[ALONE_MAX:])
     etcd.fake.on(TXN, etcd.transaction)
@@ -154,6 +155,19 @@ async def test_who_gives_up_waiting_is_not_asked_for(etcd: Etcd, store: EtcdStor
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(isinstance(one, Record) for one in outcomes) == len(tasks) - 2
     assert etcd.ranges == [3]
+
+
+async def test_nothing_is_asked_for_once_all_who_waited_have_given_up(
+    etcd: Etcd, store: EtcdStore
+) -> None:
+    tasks = await gathered(etcd, store, ALONE_MAX + 3)
+    for task in tasks[ALONE_MAX:]:
+        task.cancel()
+    await asyncio.wait(tasks[ALONE_MAX:])
+    etcd.answering.set()
+    await asyncio.gather(*tasks[:ALONE_MAX])
+    assert etcd.ranges == []
+    assert await store.get("/k/later") is not None
 
 
 async def test_who_waits_while_the_store_is_closed_is_told(etcd: Etcd, store: EtcdStore) -> None:

@@ -3,12 +3,14 @@
 import asyncio
 
 import pytest
+from tests.unit.ledger.cluster import virtual
 
 from magnetar.core.clock import SystemClock
+from magnetar.core.errors import MetadataError
 from magnetar.core.tasks import TaskSet
-from magnetar.metadata.following import Following
+from magnetar.metadata.following import LIST_TIMEOUT_S, RETRY_S, Following
 from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.store import MetadataUnavailable, Record
+from magnetar.metadata.store import Compacted, MetadataUnavailable, Record
 
 PREFIX = "/a/"
 
@@ -125,3 +127,114 @@ async def test_a_bug_of_a_listener_does_not_end_the_following(
     assert not bugs
     await store.close()
     await tasks.stop()
+
+
+async def test_a_key_that_a_read_found_gone_is_gone_unless_it_was_written_since() -> None:
+    heard = Heard(MemoryStore(SystemClock()))
+    following = heard.following
+    for revision in (4, 5):
+        following.seen(Record("/a/x", b"", revision))
+    following.missing("/a/x", 4)
+    following.missing("/a/none", 4)
+    assert heard.changes == [("/a/x", 4), ("/a/x", 5)], "it was read before that write"
+    following.missing("/a/x", 5)
+    assert heard.changes[-1] == ("/a/x", None)
+    assert not following.records
+    # Late news of what is gone is not taken for a new record.
+    assert not following.seen(Record("/a/x", b"", 5))
+    assert following.seen(Record("/a/x", b"", 6))
+
+
+async def test_what_was_written_here_stays_though_a_list_was_read_before_it() -> None:
+    """A list of an older revision does not have it yet: it is not gone."""
+    store, tasks = MemoryStore(SystemClock()), TaskSet("test")
+    await store.put("/a/w", b"1")
+    heard = Heard(store)
+    read = store.list
+
+    async def slow(prefix: str) -> list[Record]:
+        found = await read(prefix)
+        at = await store.put("/a/x", b"2")
+        heard.following.seen(Record("/a/x", b"2", at))
+        store.list = read  # type: ignore[method-assign]
+        return found
+
+    store.list = slow  # type: ignore[method-assign]
+    tasks.start(heard.following.run(), "follow")
+    await heard.following.ready()
+    await heard.until(w=b"1", x=b"2")
+    assert ("/a/x", None) not in heard.changes
+    await store.close()
+    await tasks.stop()
+
+
+async def test_what_changes_between_the_revision_and_the_list_is_not_missed() -> None:
+    store, tasks = MemoryStore(SystemClock()), TaskSet("test")
+    await store.put("/a/x", b"1")
+    heard = Heard(store)
+    read = store.list
+
+    async def overtaken(prefix: str) -> list[Record]:
+        found = await read(prefix)
+        await store.delete("/a/x")
+        await store.put("/a/y", b"2")
+        return found
+
+    store.list = overtaken  # type: ignore[method-assign]
+    tasks.start(heard.following.run(), "follow")
+    await heard.until(y=b"2")
+    await store.close()
+    await tasks.stop()
+
+
+@pytest.mark.parametrize("error", [MetadataUnavailable("away"), Compacted("too slow")])
+async def test_what_went_while_nothing_was_followed_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, error: MetadataError
+) -> None:
+    monkeypatch.setattr("magnetar.metadata.following.RETRY_S", 0.001)
+    store, tasks = MemoryStore(SystemClock()), TaskSet("test")
+    await store.put("/a/x", b"1")
+    heard = Heard(store)
+    tasks.start(heard.following.run(), "follow")
+    await heard.until(x=b"1")
+    for watch in [w for watches in store._hub._watches.values() for w in watches]:
+        watch.end(error)
+    await store.delete("/a/x")
+    await heard.until()
+    await store.close()
+    await tasks.stop()
+
+
+async def test_the_following_ends_with_its_store() -> None:
+    store = MemoryStore(SystemClock())
+    heard = Heard(store)
+    running = asyncio.ensure_future(heard.following.run())
+    await heard.following.ready()
+    await store.close()
+    await asyncio.wait_for(running, 20)
+    again = Heard(store).following
+    await asyncio.wait_for(again.run(), 20)
+    assert not again._listed.is_set()
+
+
+def test_a_list_that_is_never_answered_is_given_up_and_read_again() -> None:
+    async def scenario() -> None:
+        store, tasks = MemoryStore(SystemClock()), TaskSet("test")
+        await store.put("/a/x", b"1")
+        read, asked = store.list, []
+
+        async def stuck(prefix: str) -> list[Record]:
+            asked.append(asyncio.get_running_loop().time())
+            if len(asked) == 1:
+                await asyncio.Event().wait()
+            return await read(prefix)
+
+        store.list = stuck  # type: ignore[method-assign]
+        heard = Heard(store)
+        tasks.start(heard.following.run(), "follow")
+        await heard.following.ready()
+        assert asked[1] - asked[0] == pytest.approx(LIST_TIMEOUT_S + RETRY_S)
+        await store.close()
+        await tasks.stop()
+
+    virtual(scenario())

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.metadata.log_scan import BLOCK_BYTES, HEADER_BYTES, CorruptLog, check_log
+from magnetar.metadata import log_scan
+from magnetar.metadata.log_scan import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    CorruptLog,
+    check_log,
+    check_logs,
+)
 
 WHERE = Path("000001.log")
 
@@ -45,6 +52,63 @@ def test_whole_logs_pass_to_their_end() -> None:
     for payloads in ([], [b"x"], [b"a" * 40_000, b"b" * 25_500, b"c" * 70_000]):
         data = written(payloads)
         assert check_log(WHERE, data) == len(data)
+
+
+@pytest.mark.parametrize("left", range(HEADER_BYTES + 2))
+def test_a_block_with_little_room_left_is_padded_or_holds_a_header_alone(left: int) -> None:
+    first = b"a" * (BLOCK_BYTES - HEADER_BYTES - left)
+    data = written([first, b"second", b"third"])
+    assert check_log(WHERE, data) == len(data)
+    # Cut anywhere around the end of the block, what was whole before stays.
+    for cut in range(BLOCK_BYTES - left, BLOCK_BYTES + HEADER_BYTES + 1):
+        assert BLOCK_BYTES - left <= check_log(WHERE, data[:cut]) <= cut
+    if 0 < left < HEADER_BYTES:
+        for at in range(BLOCK_BYTES - left, BLOCK_BYTES):
+            dirty = bytearray(data)
+            dirty[at] = 1
+            with pytest.raises(CorruptLog, match="padding") as failure:
+                check_log(WHERE, bytes(dirty))
+            assert failure.value.offset == BLOCK_BYTES - left
+
+
+@pytest.mark.parametrize("kind", [0, 5, 9, 255])
+def test_a_record_of_a_type_that_is_never_written_is_damage(kind: int) -> None:
+    with pytest.raises(CorruptLog, match=f"unknown type {kind}"):
+        check_log(WHERE, SMALL + physical(kind, b"x"))
+
+
+def test_a_record_reaches_to_the_end_of_its_block_and_no_further() -> None:
+    whole = physical(1, b"a" * (BLOCK_BYTES - HEADER_BYTES))
+    assert check_log(WHERE, whole + SMALL) == len(whole + SMALL)
+    longer = physical(1, b"a" * (BLOCK_BYTES - HEADER_BYTES + 1))
+    with pytest.raises(CorruptLog, match="crosses its block"):
+        check_log(WHERE, longer)
+
+
+def test_logs_of_both_kinds_are_checked_and_no_other_files(tmp_path: Path) -> None:
+    damaged = b"x" * 100
+    for name in ("CURRENT", "000007.sst", "LOG"):
+        (tmp_path / name).write_bytes(damaged)
+    (tmp_path / "000001.log").write_bytes(SMALL)
+    check_logs(tmp_path)
+    for name in ("000009.log", "MANIFEST-000004"):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(CorruptLog) as failure:
+            check_logs(tmp_path)
+        assert failure.value.path == tmp_path / name
+        (tmp_path / name).unlink()
+
+
+def test_a_log_beyond_the_bound_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "000001.log"
+    path.write_bytes(SMALL)
+    monkeypatch.setattr(log_scan, "LOG_BYTES_MAX", len(SMALL))
+    check_logs(tmp_path)
+    monkeypatch.setattr(log_scan, "LOG_BYTES_MAX", len(SMALL) - 1)
+    with pytest.raises(CorruptLog, match="longer than"):
+        check_logs(tmp_path)
 
 
 def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_record() -> None:

@@ -347,3 +347,28 @@ def test_a_bundle_of_the_url_is_checked_by_both_edges() -> None:
     with pytest.raises(PreconditionFailed, match="Invalid lower boundary"):
         bundles.checked(policies, NAMESPACE, "0x40000000_0x80000000")
     assert Located() == HERE
+
+
+@in_virtual_time
+async def test_a_claim_in_vain_shows_the_owner_of_what_overlaps_it_before_the_watch_does() -> None:
+    async with Stage() as stage:
+        one, other = await stage.pair()
+        one.view.running.clear()
+        wide = Bundle(NAMESPACE, QUARTERS[0].lower, QUARTERS[1].upper)
+        await stage.store.own(wide, other.record)
+        assert one.ownership.owner_of(wide) is None
+        assert await one.ownership.claims.take(QUARTERS[1]) is None
+        assert one.ownership.owner_of(wide) == other.record
+
+
+@in_virtual_time
+async def test_what_is_not_claimed_is_forgotten_without_a_trace() -> None:
+    async with Stage() as stage:
+        one = await stage.broker("a")
+        await one.take(QUARTERS[0])
+        claims = one.ownership.claims
+        assert claims.drop(QUARTERS[1]) is None
+        assert set(claims.all) == {QUARTERS[0]}
+        claim = claims.all[QUARTERS[0]]
+        assert claims.drop(QUARTERS[0]) is claim
+        assert claims.drop(QUARTERS[0]) is None

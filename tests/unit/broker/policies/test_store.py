@@ -1,6 +1,7 @@
 """Topics' own policies in the metadata store."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -17,13 +18,13 @@ from magnetar.broker.policies.store import (
     policies_key,
     topic_of_key,
 )
-from magnetar.broker.resources import Resources, partitioned_key
+from magnetar.broker.resources import CAS_ATTEMPTS_MAX, Resources, partitioned_key
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import MetadataError, NotFound
+from magnetar.core.errors import Conflict, MetadataError, NotFound
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.managed_ledger.record import ManagedLedgerRecord, encode, managed_ledger_key
 from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.store import BadRevision, Check
+from magnetar.metadata.store import BadRevision, Check, Operation
 
 TOPIC = parse_topic("persistent://t/n/a")
 PARTITIONED = parse_topic("persistent://t/n/p")
@@ -114,6 +115,139 @@ async def test_changes_at_once_are_all_kept(store: MemoryStore) -> None:
     names = [f"policy_{number}" for number in range(8)]
     await asyncio.gather(*(policies.update(TOPIC, change(name, 1)) for name in names))
     assert sorted((await policies.read(TOPIC)).local) == names
+
+
+@pytest.mark.parametrize("changes", [CAS_ATTEMPTS_MAX - 1, CAS_ATTEMPTS_MAX])
+async def test_a_change_is_tried_as_often_as_bounded(store: MemoryStore, changes: int) -> None:
+    await make_topic(store)
+    policies, other = TopicPolicyStore(store), TopicPolicyStore(store)
+    transact = store.transact
+    left = list(range(changes))
+
+    async def overtaken(operations: Sequence[Operation]) -> int:
+        store.transact = transact  # type: ignore[method-assign]
+        if left:
+            await other.update(TOPIC, change("other", left.pop() + 1))
+            store.transact = overtaken  # type: ignore[method-assign]
+        return await transact(operations)
+
+    store.transact = overtaken  # type: ignore[method-assign]
+    if changes < CAS_ATTEMPTS_MAX:
+        record = await policies.update(TOPIC, change("mine", 5))
+        assert record == await store.get(policies_key(TOPIC))
+        assert (await policies.read(TOPIC)).local == {"other": 1, "mine": 5}
+    else:
+        with pytest.raises(Conflict, match="being changed by others"):
+            await policies.update(TOPIC, change("mine", 5))
+        assert (await policies.read(TOPIC)).local == {"other": 1}
+
+
+async def test_a_change_that_changes_nothing_writes_nothing(store: MemoryStore) -> None:
+    await make_topic(store)
+    policies = TopicPolicyStore(store)
+    assert await policies.update(TOPIC, change("message_ttl", None)) is None
+    record = await policies.update(TOPIC, change("message_ttl", 5))
+    revision = await store.revision()
+    assert await policies.update(TOPIC, change("message_ttl", 5)) == record
+    assert await policies.update(TOPIC, lambda own: own) == record
+    assert await store.revision() == revision
+    assert await policies.update(TOPIC, change("message_ttl", None)) is None
+    assert await store.get(policies_key(TOPIC)) is None
+
+
+@pytest.mark.parametrize("former", [True, False])
+async def test_a_record_that_another_made_or_deleted_meanwhile_is_not_overwritten(
+    store: MemoryStore, former: bool
+) -> None:
+    await make_topic(store)
+    policies, other = TopicPolicyStore(store), TopicPolicyStore(store)
+    if former:
+        await policies.update(TOPIC, change("other", 1))
+    transact = store.transact
+
+    async def overtaken(operations: Sequence[Operation]) -> int:
+        store.transact = transact  # type: ignore[method-assign]
+        await other.update(TOPIC, change("other", None if former else 2))
+        return await transact(operations)
+
+    store.transact = overtaken  # type: ignore[method-assign]
+    await policies.update(TOPIC, change("mine", 5))
+    assert (await policies.read(TOPIC)).local == (
+        {"mine": 5} if former else {"other": 2, "mine": 5}
+    )
+
+
+async def test_the_last_policy_is_not_deleted_with_one_that_another_set_meanwhile(
+    store: MemoryStore,
+) -> None:
+    await make_topic(store)
+    policies, other = TopicPolicyStore(store), TopicPolicyStore(store)
+    await policies.update(TOPIC, change("mine", 5))
+    transact = store.transact
+
+    async def overtaken(operations: Sequence[Operation]) -> int:
+        store.transact = transact  # type: ignore[method-assign]
+        await other.update(TOPIC, change("other", 2))
+        return await transact(operations)
+
+    store.transact = overtaken  # type: ignore[method-assign]
+    await policies.update(TOPIC, change("mine", None))
+    assert (await policies.read(TOPIC)).local == {"other": 2}
+
+
+async def test_a_partitioned_topic_keeps_its_policies_only_while_it_is_there(
+    store: MemoryStore,
+) -> None:
+    policies = TopicPolicyStore(store)
+    key = partitioned_key(PARTITIONED)
+    await store.put(key, b'{"partitions":2}')
+    transact = store.transact
+
+    async def deleted_meanwhile(operations: Sequence[Operation]) -> int:
+        await store.delete(key)
+        return await transact(operations)
+
+    store.transact = deleted_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(NotFound):
+        await policies.update(PARTITIONED.partition(1), change("message_ttl", 5))
+    assert await store.get(policies_key(PARTITIONED)) is None
+
+
+def test_one_policy_of_one_level_changes_and_no_other() -> None:
+    own = TopicPolicies(FORMAT, {"a": 1, "b": 2}, {"b": 3, "c": 4})
+    assert own.having("b", 5) == TopicPolicies(FORMAT, {"a": 1, "b": 5}, {"b": 3, "c": 4})
+    assert own.having("b", None) == TopicPolicies(FORMAT, {"a": 1}, {"b": 3, "c": 4})
+    changed = own.having("b", 5, is_global=True)
+    assert changed == TopicPolicies(FORMAT, {"a": 1, "b": 2}, {"b": 5, "c": 4})
+    assert changed.having("c", None, is_global=True).replicated == {"b": 5}
+    assert [own.get("b"), own.get("b", is_global=True), own.get("c")] == [2, 3, None]
+    empty = TopicPolicies(FORMAT)
+    assert empty.empty
+    assert not empty.having("a", 0).empty
+    assert not empty.having("a", 0, is_global=True).empty
+
+
+async def test_a_topic_that_is_stored_nowhere_is_forgotten_though_one_of_its_name_is_stored(
+    store: MemoryStore,
+) -> None:
+    await make_topic(store)
+    volatile = parse_topic("non-persistent://t/n/a")
+    policies = TopicPolicyStore(store)
+    for topic in (volatile, TOPIC):
+        await policies.update(topic, change("message_ttl", 5))
+    await policies.forget(volatile)
+    assert await policies.read(volatile) == NONE
+    assert (await policies.read(TOPIC)).local == {"message_ttl": 5}
+
+
+async def test_a_topic_that_is_stored_nowhere_may_have_policies(store: MemoryStore) -> None:
+    volatile = parse_topic("non-persistent://t/n/v")
+    policies = TopicPolicyStore(store)
+    await policies.update(volatile, change("message_ttl", 5))
+    assert (await policies.read(volatile)).local == {"message_ttl": 5}
+    assert await policies.read(parse_topic("persistent://t/n/v")) == NONE
+    await policies.forget(volatile)
+    assert await policies.read(volatile) == NONE
 
 
 async def test_what_a_newer_version_wrote_is_kept_or_refused(store: MemoryStore) -> None:

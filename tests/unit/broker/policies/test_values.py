@@ -11,9 +11,11 @@ from magnetar.broker.policies.resolving import applied, of_namespace, of_topic
 from magnetar.broker.policies.store import FORMAT, TopicPolicies
 from magnetar.broker.policies.telling import PAUSE_S, PolicyNews
 from magnetar.broker.settings import BrokerSettings
+from magnetar.cluster.settings import BrokerProcessSettings
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.core.tasks import TaskSet
-from magnetar.policies.registry import BY_NAME
+from magnetar.policies.policy import Policy
+from magnetar.policies.registry import BY_NAME, POLICIES
 
 HERE = NamespaceName("public", "here")
 RATE = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": 6}
@@ -79,6 +81,31 @@ def rate(messages: int, size_bytes: int, *, relative: bool) -> dict[str, Any]:
 )
 def test_the_brokers_settings_are_values_of_policies(policy: str, value: Any) -> None:
     assert broker_value(SETTINGS, BY_NAME[policy]) == value
+
+
+def test_a_broker_of_a_cluster_says_where_entries_are_stored() -> None:
+    persistence = BY_NAME["persistence"]
+    settings = BrokerProcessSettings(ensemble_size=5, write_quorum=3, ack_quorum=2)
+    assert broker_value(settings, persistence) == {
+        "bookkeeperEnsemble": 5,
+        "bookkeeperWriteQuorum": 3,
+        "bookkeeperAckQuorum": 2,
+        "managedLedgerMaxMarkDeleteRate": 0.0,
+    }
+
+
+def test_messages_are_delivered_at_once_unless_somebody_says_otherwise() -> None:
+    value = broker_value(SETTINGS, BY_NAME["delayed_delivery"])
+    assert value == {"tickTime": 1_000, "active": False, "maxDeliveryDelayInMillis": 0}
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+def test_what_a_broker_says_is_a_value_that_can_be_acted_on(policy: Policy) -> None:
+    value = broker_value(SETTINGS, policy)
+    if value is not None:
+        policy.type.check(value, policy.name)
+    if policy.broker_setting and isinstance(value, int | str):
+        assert value == getattr(SETTINGS, policy.broker_setting)
 
 
 def test_settings_that_depend_on_each_other() -> None:
