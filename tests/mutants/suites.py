@@ -24,6 +24,8 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_resources_admin_client.py",
     "tests/operator/test_resources_as_shown.py",
     "tests/operator/test_resources_backlog.py",
+    "tests/operator/test_resources_ending.py",
+    "tests/operator/test_resources_looks.py",
     "tests/operator/test_resources_memory.py",
     "tests/operator/test_resources_names.py",
     "tests/operator/test_resources_plan.py",
