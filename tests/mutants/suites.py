@@ -14,6 +14,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_bookie_decisions.py",
     "tests/operator/test_cluster_answers.py",
     "tests/operator/test_cluster_gates.py",
+    "tests/operator/test_cluster_looks.py",
     "tests/operator/test_cluster_manifests.py",
     "tests/operator/test_cluster_plan.py",
     "tests/operator/test_cluster_status.py",

@@ -1,0 +1,471 @@
+"""One look at a MagnetarCluster: what it makes, repairs, asks of the brokers, and says."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from tests.operator.cluster_stage import NAME, NS, URL, Stage, cluster_stage
+from tests.operator.cluster_world import cluster_of
+from tests.operator.memory_kube import Asked, Refusal
+
+from magnetar_operator.api_kinds import (
+    CLUSTER,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    EVENT,
+    HPA,
+    NETWORK_POLICY,
+    PDB,
+    POD,
+    PVC,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    SERVICE_MONITOR,
+    STATEFUL_SET,
+)
+from magnetar_operator.cluster.handlers import AGAIN_AFTER_ACTING_S
+from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
+from magnetar_operator.cluster.observe import CLIENTS_MAX, MONITORS_KNOWN_S, Admins
+from magnetar_operator.cluster.observed import REASON_OF_OURS, VOLUME_REASON
+from magnetar_operator.kube import Forbidden, Unreachable
+from magnetar_operator.resources import admin_client
+
+
+@pytest.fixture
+async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
+    async with cluster_stage(monkeypatch) as found:
+        yield found
+
+
+async def complete(on: Stage, **spec: Any) -> None:
+    on.apply(spec)
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True", on.status()
+
+
+# -- made, and left alone
+
+
+async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
+    on.apply()
+    assert await on.look() == AGAIN_AFTER_ACTING_S
+    assert on.status()["phase"] == "Pending"
+    assert on.kube.get(STATEFUL_SET, "c-etcd") != {}
+    assert on.kube.get(STATEFUL_SET, "c-bookie") == {}, "bookies are made once etcd is ready"
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True"
+    assert on.status()["phase"] == "Running"
+    uid = on.owner()["metadata"]["uid"]
+    for kind in (STATEFUL_SET, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, CONFIG_MAP, PDB):
+        found = on.kube.all_of(kind)
+        assert found, kind
+        for one in found:
+            (owner,) = one["metadata"]["ownerReferences"]
+            assert owner["uid"] == uid
+    assert "StatefulSet c-bookie is made" in on.notes("Created")
+    assert (on.status()["brokers"]["ready"], on.status()["bookies"]["ready"]) == (
+        on.status()["brokers"]["desired"], 3,
+    )  # fmt: skip
+
+
+async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
+    await complete(on)
+    written = len(on.kube.writes)
+    for _ in range(2):
+        assert await on.look() is None
+    assert len(on.kube.writes) == written
+    assert on.brokers.changes() == []
+
+
+async def test_what_somebody_changes_is_put_back_and_told(on: Stage) -> None:
+    await complete(on)
+    one = on.kube.get(SERVICE, "c-broker")
+    one["spec"]["ports"][0]["port"] = 1
+    on.kube.put(one)
+    assert await on.look() is None, "what was not made anew needs no look soon"
+    assert on.kube.get(SERVICE, "c-broker")["spec"]["ports"][0]["port"] != 1
+    (note,) = on.notes("DriftRepaired")
+    assert note.startswith("Service c-broker: ")
+    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "DriftRepaired"]
+    assert event["type"] == "Warning"
+    assert (event["regarding"]["kind"], event["regarding"]["name"]) == (CLUSTER.kind, NAME)
+    on.apply({"broker": {"replicas": 3}})
+    await on.settle()
+    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "Updated"]
+    assert event["type"] == "Normal"
+    assert len(on.pods("broker")) == 3
+
+
+async def test_what_the_spec_asks_for_no_more_goes_and_only_if_it_is_ours(on: Stage) -> None:
+    await complete(on, autorecovery={"mode": "Separate"})
+    assert on.kube.get(DEPLOYMENT, "c-recovery") != {}
+    theirs = on.kube.get(CONFIG_MAP, "c-broker")
+    theirs["metadata"] |= {"name": "theirs", "ownerReferences": []}
+    for name in ("uid", "resourceVersion"):
+        del theirs["metadata"][name]
+    on.kube.put(theirs)
+    on.apply()
+    await on.settle()
+    assert on.kube.get(DEPLOYMENT, "c-recovery") == {}
+    assert on.kube.get(CONFIG_MAP, "theirs") != {}
+    assert any("Deployment c-recovery" in note for note in on.notes("Removed"))
+
+
+async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stage) -> None:
+    await complete(on, autorecovery={"mode": "Separate"})
+    on.apply()
+    uid = on.kube.get(DEPLOYMENT, "c-recovery")["metadata"]["uid"]
+
+    def replaced(asked: Asked) -> None:
+        if asked.method == "DELETE" and asked.path.endswith("deployments/c-recovery"):
+            assert asked.body["preconditions"] == {"uid": uid}
+            one = on.kube.get(DEPLOYMENT, "c-recovery")
+            on.kube.drop(DEPLOYMENT, "c-recovery")
+            on.kube.put({**one, "metadata": {**one["metadata"], "uid": "another"}})
+
+    on.kube.refuse = replaced
+    await on.look()
+    assert on.kube.get(DEPLOYMENT, "c-recovery")["metadata"]["uid"] == "another"
+    assert not [note for note in on.notes("Removed") if "Deployment" in note]
+
+
+async def test_monitors_are_made_where_their_kind_is_known_and_that_is_asked_now_and_then(
+    on: Stage,
+) -> None:
+    await complete(on)
+    assert on.kube.all_of(SERVICE_MONITOR) == []
+    on.kube.served = {SERVICE_MONITOR.kind}
+    on.time_s += MONITORS_KNOWN_S - 60
+    asked = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    await on.look()
+    later = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    assert later - asked <= 1
+    on.time_s += MONITORS_KNOWN_S
+    await on.settle()
+    assert on.kube.all_of(SERVICE_MONITOR) != []
+    found = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    await on.look()
+    again = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    assert again == found
+
+
+# -- not now
+
+
+@pytest.mark.parametrize("how", ["paused", "plan", "spec"])
+async def test_paused_or_only_planned_nothing_is_changed(on: Stage, how: str) -> None:
+    on.apply({"paused": True} if how == "spec" else {}, **({} if how == "spec" else {how: "true"}))
+    await on.look()
+    assert {each.path.rpartition("/")[2] for each in on.kube.writes} <= {"status", "events"}
+    assert [each for each in on.kube.writes if not each.path.endswith("/status")] == []
+    if how == "plan":
+        assert "StatefulSet c-etcd" in [one["target"] for one in on.status()["plan"]]
+    else:
+        assert on.condition("Paused")["status"] == "True"
+        assert "plan" not in on.status()
+    on.apply()
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True"
+    assert on.condition("Paused") == {}
+    assert "plan" not in on.status()
+
+
+async def test_a_cluster_that_is_deleted_or_another_by_now_is_left_alone(on: Stage) -> None:
+    seen = on.apply()
+    one = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
+    on.kube.remove(CLUSTER, NAME)
+    assert await on.handler.reconcile(on.owner()) is None
+    assert await on.handler.reconcile(one) is None, "the watch has not shown that it goes"
+    on.kube.drop(CLUSTER, NAME)
+    assert await on.handler.reconcile(one) is None, "it is gone"
+    on.kube.put({**seen, "metadata": {"name": NAME, "namespace": NS}})
+    assert await on.handler.reconcile(one) is None, "another has its name"
+    assert on.kube.writes == []
+
+
+async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> None:
+    on.apply({"bookie": {"replicas": "many"}})
+    assert await on.look() is None
+    (note,) = on.notes("Invalid")
+    assert "replicas" in note
+    assert on.kube.all_of(STATEFUL_SET) == []
+
+
+# -- what cannot be done
+
+
+async def test_one_action_that_is_refused_keeps_no_other_from_being_done(on: Stage) -> None:
+    def refused(asked: Asked) -> Refusal | None:
+        ours = asked.method == "PATCH" and asked.path.endswith("services/c-bookie")
+        return Refusal(403, "Forbidden", "you may not") if ours else None
+
+    on.kube.refuse = refused
+    on.apply()
+    with pytest.raises(Forbidden):
+        await on.look()
+    assert on.kube.get(STATEFUL_SET, "c-etcd") != {}
+    ready = on.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NotDone")
+    assert "you may not" in ready["message"]
+    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "NotDone"]
+    assert event["type"] == "Warning"
+    on.kube.refuse = lambda _: None
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True"
+
+
+async def test_an_api_server_that_does_not_answer_ends_the_look(on: Stage) -> None:
+    on.apply()
+
+    def away(asked: Asked) -> Refusal | None:
+        return Refusal(503, "Unavailable") if asked.method == "PATCH" else None
+
+    on.kube.refuse = away
+    with pytest.raises(Unreachable):
+        await on.look()
+    assert len({each.path for each in on.kube.writes}) == 1, "no further action is tried"
+
+
+async def test_the_status_is_of_that_very_cluster(on: Stage) -> None:
+    on.apply()
+    await on.look()
+    uid = on.owner()["metadata"]["uid"]
+    written = [each for each in on.kube.writes if each.path.endswith("magnetarclusters/c/status")]
+    assert [each.body["metadata"]["uid"] for each in written] == [uid]
+    assert on.status()["lastReconciled"] == "2026-01-01T12:00:00Z"
+
+
+# -- what the brokers say
+
+
+@pytest.mark.parametrize("how", ["no broker", "no answer", "no document"])
+async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
+    on: Stage, how: str
+) -> None:
+    spec = {} if how != "no broker" else {"adminUrl": None}
+    await complete(on)
+    if how == "no broker":
+        on.unready.add("broker")
+        on.controllers()
+    elif how == "no answer":
+        on.brokers.answer = lambda _: httpx.Response(503)
+    else:
+        on.brokers.answer = lambda _: httpx.Response(200, json={"healthy": "perhaps"})
+    asked = len(on.brokers.asked)
+    on.apply({**spec, "image": "magnetar:2"})
+    bookies = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    for _ in range(3):
+        await on.look()
+        on.controllers()
+    assert on.condition("LedgersHealthy")["status"] == "Unknown"
+    if how == "no broker":
+        assert on.condition("LedgersHealthy")["message"] == "no broker is ready"
+        assert len(on.brokers.asked) == asked
+    after = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    assert after == bookies
+    budget = next(one for one in on.kube.all_of(PDB) if "bookie" in one["metadata"]["name"])
+    assert budget["spec"].get("maxUnavailable", 0) == 0
+
+
+async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage) -> None:
+    await complete(on)
+    before = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    on.apply({"image": "magnetar:2"})
+    order: list[str] = []
+    for _ in range(20):
+        await on.look()
+        gone = [one for one in before if not on.kube.get(POD, one)]
+        assert len(gone) <= 1
+        order += gone
+        on.controllers()
+        on.pass_s(1)
+    assert order == ["c-bookie-2", "c-bookie-1", "c-bookie-0"]
+    deleted = [each for each in on.kube.writes if each.method == "DELETE" and "/pods/" in each.path]
+    assert [each.body["preconditions"]["uid"] for each in deleted[-3:]] == [
+        before[name] for name in order
+    ]
+    assert len(on.notes("Restarted")) == len(deleted)
+    await on.settle()
+    assert on.condition("Upgrading")["status"] == "False"
+    images = {one["spec"]["containers"][0]["image"] for one in on.kube.all_of(POD)}
+    assert images == {"magnetar:2", "etcd:1"}
+
+
+async def test_a_pod_that_was_replaced_meanwhile_is_not_told_of(on: Stage) -> None:
+    await complete(on)
+    on.apply({"image": "magnetar:2"})
+    on.kube.refuse = lambda asked: (
+        Refusal(409, "Conflict") if asked.method == "DELETE" and "/pods/" in asked.path else None
+    )
+    for _ in range(3):
+        await on.look()
+        on.controllers()
+    assert on.notes("Restarted") == []
+    assert on.condition("Ready")["reason"] != "NotDone"
+
+
+async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 3}})
+    await on.settle()
+    ((method, path, body),) = on.brokers.changes()
+    assert (method, path) == ("POST", "/bookies/c-bookie-3/drain")
+    assert body["reason"].startswith(f"{REASON_OF_OURS}bookies 4 → 3")
+    assert len(on.notes("DrainBegins")) == 1
+    assert len(on.pods("bookie")) == 4
+    assert on.status()["drain"]["bookie"] == "c-bookie-3"
+    on.brokers.prove("c-bookie-3")
+    await on.settle()
+    assert len(on.pods("bookie")) == 3
+    assert on.brokers.drains == {}
+    assert on.brokers.changes()[-1][:2] == ("DELETE", "/bookies/c-bookie-3/drain")
+    (note,) = on.notes("DrainEnds")
+    assert "its name may be used again" in note
+    assert on.kube.get(PVC, "data-c-bookie-3") != {}, "its volume stays"
+
+
+async def test_a_drain_that_is_gone_already_is_no_failure(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 3}})
+    await on.settle()
+    on.apply({"bookie": {"replicas": 4}})
+    on.brokers.answer = lambda request: httpx.Response(404) if request.method == "DELETE" else None
+    assert await on.look() is not AGAIN_AFTER_ACTING_S
+    assert on.notes("DrainEnds") == []
+    assert on.condition("Ready")["status"] == "True"
+    on.brokers.answer = lambda request: (
+        httpx.Response(412, json={"reason": "no"}) if request.method == "DELETE" else None
+    )
+    with pytest.raises(admin_client.Refused):
+        await on.look()
+    assert on.condition("Ready")["reason"] == "NotDone"
+
+
+async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_away(
+    on: Stage,
+) -> None:
+    await complete(on, bookie={"replicas": 4})
+    old = on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"]
+    on.apply({"bookie": {"replicas": 4}}, replace_volume=" c-bookie-1 ")
+    await on.settle()
+    ((_, path, body),) = on.brokers.changes()
+    assert path == "/bookies/c-bookie-1/drain"
+    assert body["reason"].startswith(f"{VOLUME_REASON}{old} of c-bookie-1")
+    assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] == old
+    on.brokers.prove("c-bookie-1")
+    await on.settle()
+    assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] != old
+    (deleted,) = [each for each in on.kube.writes_of(PVC) if each.method == "DELETE"]
+    assert deleted.body["preconditions"] == {"uid": old}
+    assert len(on.notes("VolumeDeleted")) == 1
+    assert len(on.notes("VolumeReplaced")) == 1
+    assert on.brokers.drains == {}
+    assert REPLACE_VOLUME not in (on.owner()["metadata"].get("annotations") or {})
+    (cleared,) = [each for each in on.kube.writes if each.path.endswith("magnetarclusters/c")]
+    assert set(cleared.body["metadata"]) == {"annotations", "resourceVersion"}
+
+
+async def test_a_request_that_says_something_else_by_now_is_not_taken_away(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
+    await on.settle()
+    on.brokers.prove("c-bookie-1")
+
+    def asks_again(asked: Asked) -> None:
+        if asked.method == "PATCH" and asked.path.endswith("magnetarclusters/c"):
+            on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-2")
+            on.kube.refuse = lambda _: None
+
+    on.kube.refuse = asks_again
+    await on.settle()
+    assert on.owner()["metadata"]["annotations"] == {REPLACE_VOLUME: "c-bookie-2"}
+    assert "c-bookie-2" in on.brokers.drains
+
+
+async def test_a_volume_that_is_another_by_now_is_not_deleted(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
+    await on.settle()
+    on.brokers.prove("c-bookie-1")
+    on.kube.refuse = lambda asked: (
+        Refusal(409, "Conflict")
+        if asked.method == "DELETE" and "persistentvolumeclaims" in asked.path
+        else None
+    )
+    await on.look()
+    assert on.notes("VolumeDeleted") == []
+    assert on.condition("Ready")["reason"] != "NotDone"
+
+
+async def test_a_volume_without_our_labels_is_not_taken_for_gone(on: Stage) -> None:
+    """Its bookie's drain would else count as done, and its record would go."""
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
+    await on.settle()
+    claim = on.kube.get(PVC, "data-c-bookie-1")
+    claim["metadata"]["labels"] = {}
+    on.kube.put(claim)
+    on.brokers.prove("c-bookie-1")
+    await on.look()
+    assert on.notes("Restarted") == []
+    (deleted,) = [each for each in on.kube.writes_of(PVC) if each.method == "DELETE"]
+    assert deleted.body["preconditions"] == {"uid": claim["metadata"]["uid"]}
+
+
+async def test_stateful_sets_without_our_labels_are_repaired_and_not_made_anew(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    for name in ("c-bookie", "c-etcd"):
+        one = on.kube.get(STATEFUL_SET, name)
+        one["metadata"]["labels"] = {}
+        on.kube.put(one)
+    on.apply({"bookie": {"replicas": 3}})
+    await on.look()
+    assert len(on.notes("Created")) == len(set(on.notes("Created")))
+    one = on.kube.get(STATEFUL_SET, "c-bookie")
+    assert one["spec"]["replicas"] == 4, "no bookie goes for want of a label"
+    assert one["metadata"]["labels"]["cluster"] == NAME
+
+
+async def test_scaled_while_a_new_form_waits_brokers_get_the_number_alone(on: Stage) -> None:
+    await complete(on)
+    on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
+    on.apply({"image": "magnetar:2", "broker": {"replicas": 4}})
+    for _ in range(3):
+        await on.look()
+        on.controllers()
+    one = on.kube.get(DEPLOYMENT, "c-broker")
+    assert one["spec"]["replicas"] == 4
+    assert one["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:1"
+    assert [each for each in on.kube.writes if each.path.endswith("deployments/c-broker/scale")]
+
+
+# -- its parts
+
+
+async def test_clients_of_brokers_are_bounded_and_the_one_unused_longest_is_closed(
+    on: Stage,
+) -> None:
+    admins = Admins(on)
+    first = await admins.of(cluster_of(adminUrl=f"{URL}/0"))
+    second = await admins.of(cluster_of(adminUrl=f"{URL}/1"))
+    assert await admins.of(cluster_of(adminUrl=f"{URL}/0")) is first
+    for number in range(2, CLIENTS_MAX):
+        await admins.of(cluster_of(adminUrl=f"{URL}/{number}"))
+    assert not second._http.is_closed
+    await admins.of(cluster_of(adminUrl=f"{URL}/more"))
+    assert (first._http.is_closed, second._http.is_closed) == (False, True)
+    await admins.close()
+    assert first._http.is_closed
+
+
+async def test_network_policies_and_an_autoscaler_go_when_they_are_switched_off(on: Stage) -> None:
+    await complete(on, broker={"autoscaling": {"enabled": True}})
+    assert on.kube.all_of(HPA) != []
+    assert on.kube.all_of(NETWORK_POLICY) != []
+    on.apply({"networkPolicy": {"enabled": False}})
+    await on.settle()
+    assert on.kube.all_of(HPA) == []
+    assert on.kube.all_of(NETWORK_POLICY) == []
