@@ -73,16 +73,22 @@ class Rest(httpx.AsyncBaseTransport):
         self.down = False
         self.asked: list[tuple[str, str]] = []
         self.queries: list[str] = []
+        self.bodies: list[bytes] = []
+        self.answers: dict[str, object] = {}
+        """By path: instead of the broker's own."""
         self.refuse: Callable[[str, str], Refused | None] = lambda _method, _path: None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         method, path = request.method, request.url.path.removeprefix("/admin/v2")
         self.asked.append((method, path))
         self.queries.append(request.url.query.decode())
+        self.bodies.append(request.content)
         if self.down:
             raise httpx.ConnectError("connection refused")
         if (refused := self.refuse(method, path)) is not None:
             return httpx.Response(refused[0], json={"reason": refused[1]}, request=request)
+        if path in self.answers:
+            return httpx.Response(200, json=self.answers[path], request=request)
         return await self._app.handle_async_request(request)
 
     @property

@@ -238,11 +238,13 @@ async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_co
     async with handlers._serving(on.client, place):
         on.has_authority(tmp_path)
         on.has_api_service()
-        await asyncio.wait_for(registered.wait(), 20)
+        async with asyncio.timeout(20):
+            await registered.wait()
         registered.clear()
         on.kube.remove(API_SERVICE, API_SERVICE_NAME, "")
         on.has_api_service()
-        await asyncio.wait_for(registered.wait(), 20)
+        async with asyncio.timeout(20):
+            await registered.wait()
     left = [one.get_name() for one in asyncio.all_tasks() if one is not asyncio.current_task()]
     assert left == []
 
