@@ -24,6 +24,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_crds_values.py",
     "tests/operator/test_gate.py",
     "tests/operator/test_kube_client.py",
+    "tests/operator/test_lease.py",
     "tests/operator/test_metrics_serving.py",
     "tests/operator/test_resources_admin_client.py",
     "tests/operator/test_resources_as_shown.py",
@@ -46,6 +47,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_sparkjobs_plan.py",
     "tests/operator/test_sparkjobs_tables.py",
     "tests/operator/test_volume_plan.py",
+    "tests/operator/test_work.py",
 )
 
 
@@ -183,6 +185,10 @@ SUITES: Final = (
             f"{OPERATOR}/resources",
             f"{OPERATOR}/sparkjobs",
             f"{OPERATOR}/autoscale",
+            f"{OPERATOR}/events.py",
+            f"{OPERATOR}/kube.py",
+            f"{OPERATOR}/leading.py",
+            f"{OPERATOR}/work.py",
         ),
         OPERATOR_PLANS,
         0.95,

@@ -24,6 +24,7 @@ from magnetar_operator.api_kinds import (
     SERVICE_MONITOR,
     STATEFUL_SET,
 )
+from magnetar_operator.cluster.emptying import LOOK_S
 from magnetar_operator.cluster.handlers import AGAIN_AFTER_ACTING_S
 from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
 from magnetar_operator.cluster.observe import CLIENTS_MAX, MONITORS_KNOWN_S, Admins
@@ -317,6 +318,7 @@ async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) ->
     assert len(on.notes("DrainBegins")) == 1
     assert len(on.pods("bookie")) == 4
     assert on.status()["drain"]["bookie"] == "c-bookie-3"
+    assert await on.look() == LOOK_S
     on.brokers.prove("c-bookie-3")
     await on.settle()
     assert len(on.pods("bookie")) == 3
@@ -355,6 +357,7 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_awa
     assert path == "/bookies/c-bookie-1/drain"
     assert body["reason"].startswith(f"{VOLUME_REASON}{old} of c-bookie-1")
     assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] == old
+    assert await on.look() == LOOK_S
     on.brokers.prove("c-bookie-1")
     await on.settle()
     assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] != old
@@ -440,6 +443,19 @@ async def test_scaled_while_a_new_form_waits_brokers_get_the_number_alone(on: St
     assert one["spec"]["replicas"] == 4
     assert one["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:1"
     assert [each for each in on.kube.writes if each.path.endswith("deployments/c-broker/scale")]
+
+
+async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage) -> None:
+    await complete(on)
+    before = [one["note"] for one in on.kube.all_of(EVENT)]
+    on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
+    await on.look()
+    budget = on.kube.get(PDB, "c-bookie")
+    assert budget["spec"]["maxUnavailable"] == 0
+    on.brokers.trouble = {}
+    await on.look()
+    assert on.kube.get(PDB, "c-bookie")["spec"]["maxUnavailable"] == 1
+    assert [one["note"] for one in on.kube.all_of(EVENT)] == before
 
 
 # -- its parts

@@ -343,13 +343,15 @@ async def test_an_address_is_no_cluster_that_could_go(on: Stage) -> None:
     assert on.reason("Topic", "a", HELD) == "ClusterUnreachable"
 
 
-@pytest.mark.parametrize("shown", [True, False])
-async def test_another_cluster_at_the_same_address_keeps_its_topics(on: Stage, shown: bool) -> None:
+@pytest.mark.parametrize(("shown", "named"), [(True, False), (False, False), (True, True)])
+async def test_another_cluster_at_the_same_address_keeps_its_topics(
+    on: Stage, shown: bool, named: bool
+) -> None:
     """The old one is deleted; the new one has the old one's address."""
     cluster(on)
     await on.ready("Topic", "a", {"name": NAME, "clusterRef": {"name": "c"}})
-    one = on.get("Topic", "a")
-    on.kube.put({**one, "spec": {"name": NAME, "lifecyclePolicy": "CleanUpAfterDeletion"}})
+    if not named:
+        on.kube.put({**on.get("Topic", "a"), "spec": {"name": NAME}})
     on.kube.remove(CLUSTER, "c")
     if not shown:
         on.kube.seen = lambda _one, _gone: None
@@ -358,6 +360,17 @@ async def test_another_cluster_at_the_same_address_keeps_its_topics(on: Stage, s
     (note,) = on.notes("LetGo")
     assert "is another one's" in note
     assert await topics(on) == ["a"]
+
+
+async def test_a_cluster_that_is_gone_and_answers_still_is_cleaned_up(on: Stage) -> None:
+    """Another one elsewhere has nothing to do with it."""
+    cluster(on)
+    await on.ready("Topic", "a", {**IN_C, "name": NAME})
+    on.kube.remove(CLUSTER, "c")
+    cluster(on, "other", adminUrl="http://other:8080")
+    assert await on.delete("Topic", "a") is None
+    assert on.notes("LetGo") == []
+    assert await topics(on) == []
 
 
 async def test_a_cluster_that_keeps_its_name_is_followed_to_its_new_address(on: Stage) -> None:

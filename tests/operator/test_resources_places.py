@@ -1,9 +1,11 @@
 """Where a resource's target is, what a look reads there, and what is known of lists meanwhile."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 from tests.operator.memory_kube import Refusal
 from tests.operator.resource_stage import NS, URL, Stage, resource_stage
@@ -396,6 +398,28 @@ async def test_requests_of_all_clusters_are_counted_by_method(on: Stage) -> None
     clients = [on.clusters.at(url).client for url in (URL, "http://other:8080")]
     await on.clusters.close()
     assert all(each._http.is_closed for each in clients)
+
+
+async def test_a_request_that_hangs_is_ended_with_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin_client, "CLOSE_S_MAX", 0.01)
+    begun = asyncio.Event()
+
+    async def hangs(_: httpx.Request) -> httpx.Response:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client = AdminClient(URL)
+    client._http = httpx.AsyncClient(transport=httpx.MockTransport(hangs))
+    task = asyncio.create_task(client.get("/x"))
+    await begun.wait()
+    await client.close()
+    assert client._http.is_closed
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_client_asks_with_a_deadline_and_so_many_at_once() -> None:
