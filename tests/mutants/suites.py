@@ -26,6 +26,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_kube_client.py",
     "tests/operator/test_lease.py",
     "tests/operator/test_metrics_serving.py",
+    "tests/operator/test_objects_kept.py",
     "tests/operator/test_resources_admin_client.py",
     "tests/operator/test_resources_as_shown.py",
     "tests/operator/test_resources_backlog.py",

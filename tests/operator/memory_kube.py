@@ -4,7 +4,6 @@ It stores objects as an API server does: versions, generations, uids, finalizers
 of one owner of fields, preconditions, pages of a list. No controller runs; a test plays it.
 """
 
-import copy
 import itertools
 import json
 import threading
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 from kubernetes.client import Configuration
 
 from magnetar_operator.api_kinds import Kind, Object, kind_of
@@ -84,16 +84,16 @@ class MemoryKube:
         with self._lock:
             kind, metadata = kind_of(manifest), manifest["metadata"]
             key = (kind.api_version, metadata.get("namespace", ""), kind.plural, metadata["name"])
-            return copy.deepcopy(self._store(key, copy.deepcopy(manifest)))
+            return _copied(self._store(key, _copied(manifest)))
 
     def get(self, kind: Kind, name: str, namespace: str = "ns") -> Object:
         """Empty where it is not there."""
         key = (kind.api_version, namespace if kind.namespaced else "", kind.plural, name)
-        return copy.deepcopy(self.objects.get(key, {}))
+        return _copied(self.objects.get(key, {}))
 
     def all_of(self, kind: Kind) -> list[Object]:
         named = sorted(key for key in self.objects if (key[0], key[2]) == _kind_key(kind))
-        return [copy.deepcopy(self.objects[key]) for key in named]
+        return [_copied(self.objects[key]) for key in named]
 
     def remove(self, kind: Kind, name: str, namespace: str = "ns") -> None:
         """As somebody who deletes it; finalizers hold it."""
@@ -164,7 +164,7 @@ class MemoryKube:
     def _there(self, key: Key) -> Object:
         if key not in self.objects:
             raise Refusal(404, "NotFound", f"{key[2]} {key[3]!r} not found")
-        return copy.deepcopy(self.objects[key])
+        return _copied(self.objects[key])
 
     def _check(self, key: Key, body: Object) -> None:
         there, wanted = self._there(key)["metadata"], body.get("metadata", {})
@@ -184,7 +184,7 @@ class MemoryKube:
         start = int(query.get("continue", "0"))
         end = start + min(self.page_objects, int(query["limit"]))
         metadata = {"continue": str(end)} if end < len(found) else {}
-        return {"items": copy.deepcopy(found[start:end]), "metadata": metadata}
+        return {"items": _copied(found[start:end]), "metadata": metadata}
 
     def _apply(self, key: Key, subresource: str, body: Object) -> Object:
         before = self.objects.get(key)
@@ -193,10 +193,10 @@ class MemoryKube:
             body = {"status": body["status"]}
             if _has_none(body):
                 raise Refusal(422, "Invalid", "null in a status")
-        wanted = copy.deepcopy(body)
+        wanted = _copied(body)
         wanted.get("metadata", {}).pop("uid", None)
-        there = _without(copy.deepcopy(before or {}), self._owned.get((key, subresource)), wanted)
-        self._owned[key, subresource] = copy.deepcopy(wanted)
+        there = _without(_copied(before or {}), self._owned.get((key, subresource)), wanted)
+        self._owned[key, subresource] = _copied(wanted)
         return self._store(key, _overlaid(there, wanted))
 
     def _delete(self, key: Key, body: Object) -> Object:
@@ -219,7 +219,7 @@ class MemoryKube:
         if before is not None:
             same = {**metadata, "resourceVersion": before["metadata"]["resourceVersion"]}
             if {**one, "metadata": same} == before:
-                return copy.deepcopy(before)
+                return _copied(before)
             metadata["resourceVersion"] = str(number)
             if one.get("spec") != before.get("spec"):
                 metadata["generation"] = before["metadata"]["generation"] + 1
@@ -228,9 +228,14 @@ class MemoryKube:
             self.objects.pop(key, None)
             self._owned = {known: one for known, one in self._owned.items() if known[0] != key}
         else:
-            self.objects[key] = copy.deepcopy(one)
-        self.seen(copy.deepcopy(one), gone)
-        return copy.deepcopy(one)
+            self.objects[key] = _copied(one)
+        self.seen(_copied(one), gone)
+        return _copied(one)
+
+
+def _copied(one: Object) -> Object:
+    found: Object = msgspec.json.decode(msgspec.json.encode(one))
+    return found
 
 
 def _kind_key(kind: Kind) -> tuple[str, str]:

@@ -198,6 +198,30 @@ async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> Non
 # -- what cannot be done
 
 
+async def test_a_cluster_without_a_spec_is_one_with_all_defaults(on: Stage) -> None:
+    one = on.apply()
+    on.kube.put({**one, "spec": None})
+    await on.look()
+    assert on.kube.get(STATEFUL_SET, "c-etcd") != {}
+    assert on.status()["adminUrl"] == "http://c-broker.ns.svc:8080"
+
+
+async def test_a_volume_that_is_to_stay_is_told_of_only_where_it_grows(on: Stage) -> None:
+    await complete(on, bookie={"storage": {"size": "10Gi"}})
+    claim = on.kube.get(PVC, "data-c-bookie-0")
+    owner = {"uid": on.owner()["metadata"]["uid"], "kind": CLUSTER.kind, "name": NAME}
+    claim["metadata"]["ownerReferences"] = [owner]
+    on.kube.put(claim)
+    await on.look()
+    assert [each for each in on.kube.writes_of(PVC) if each.method == "PATCH"] != []
+    assert on.notes("VolumeGrows") == []
+    on.apply({"bookie": {"storage": {"size": "20Gi"}}})
+    await on.look()
+    assert len(on.notes("VolumeGrows")) == 3
+    size = on.kube.get(PVC, "data-c-bookie-0")["spec"]["resources"]["requests"]["storage"]
+    assert size == "20Gi"
+
+
 async def test_one_action_that_is_refused_keeps_no_other_from_being_done(on: Stage) -> None:
     def refused(asked: Asked) -> Refusal | None:
         ours = asked.method == "PATCH" and asked.path.endswith("services/c-bookie")

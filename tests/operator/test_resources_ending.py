@@ -181,6 +181,7 @@ async def test_an_elder_that_recorded_the_topic_counts_before_it_is_looked_at_ag
         await on.look("Topic", "one")
         await on.look("Topic", "two")
         assert on.reason("Topic", "two") == "Duplicate"
+        assert "applied" not in on.status("Topic", "two")
     assert await on.delete("Topic", "two") is None
     assert await topics(on) == ["a"]
 

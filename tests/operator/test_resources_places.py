@@ -15,7 +15,15 @@ from magnetar_operator.api_kinds import CLUSTER, Object
 from magnetar_operator.events import SERIES_INTERVAL_S
 from magnetar_operator.models.base import API_VERSION
 from magnetar_operator.resources import admin_client
-from magnetar_operator.resources.admin_client import ANSWER_TIMEOUT_S, AT_ONCE_MAX, AdminClient
+from magnetar_operator.resources.admin_client import (
+    ANSWER_TIMEOUT_S,
+    AT_ONCE_MAX,
+    ATTEMPTS_MAX,
+    REDIRECTS_MAX,
+    AdminClient,
+    AdminError,
+    Unreachable,
+)
 from magnetar_operator.resources.desired import INACTIVE, desired_of
 from magnetar_operator.resources.placing import admin_url
 from magnetar_operator.resources.targets import parse_spec
@@ -319,6 +327,20 @@ async def test_a_list_that_is_null_is_an_empty_one(on: Stage) -> None:
     assert on.rest.writes == [("PUT", "/tenants/x")]
 
 
+async def test_a_tenant_may_use_the_clusters_it_names_else_all_there_are(on: Stage) -> None:
+    on.rest.answers["/clusters"] = ["b", "a", "global"]
+    on.apply("Tenant", "x", {"allowedClusters": ["a"]})
+    await on.look("Tenant", "x")
+    on.apply("Tenant", "y", {"adminRoles": ["r"]})
+    await on.look("Tenant", "y")
+    made = [json.loads(body) for (method, _), body in
+            zip(on.rest.asked, on.rest.bodies, strict=True) if method == "PUT"]  # fmt: skip
+    assert made == [
+        {"adminRoles": [], "allowedClusters": ["a"]},
+        {"adminRoles": ["r"], "allowedClusters": ["a", "b"]},
+    ]
+
+
 async def test_how_many_bundles_there_are_is_the_brokers_affair_unless_it_is_said(
     on: Stage,
 ) -> None:
@@ -398,6 +420,34 @@ async def test_requests_of_all_clusters_are_counted_by_method(on: Stage) -> None
     clients = [on.clusters.at(url).client for url in (URL, "http://other:8080")]
     await on.clusters.close()
     assert all(each._http.is_closed for each in clients)
+
+
+async def test_redirects_without_an_end_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+
+    def moves_on(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(307, headers={"location": f"{request.url.path}x"})
+
+    client = AdminClient(URL)
+    client._http = httpx.AsyncClient(transport=httpx.MockTransport(moves_on))
+    with pytest.raises(Unreachable, match="more than 5 redirects"):
+        await client.get("/x")
+    assert client.requests["GET"] == REDIRECTS_MAX * ATTEMPTS_MAX
+    await client.close()
+
+
+@pytest.mark.parametrize(("status", "attempts"), [(499, 1), (500, 3), (503, 3)])
+async def test_what_a_broker_failed_at_is_asked_again_and_what_it_refuses_is_not(
+    monkeypatch: pytest.MonkeyPatch, status: int, attempts: int
+) -> None:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    client = AdminClient(URL)
+    answer = httpx.MockTransport(lambda _: httpx.Response(status, json={"reason": "why"}))
+    client._http = httpx.AsyncClient(transport=answer)
+    with pytest.raises(AdminError, match="why"):
+        await client.get("/x")
+    assert client.requests["GET"] == attempts
+    await client.close()
 
 
 async def test_a_request_that_hangs_is_ended_with_its_client(

@@ -16,8 +16,11 @@ from tests.operator.test_sparkjobs_tables import (
     shown,
 )
 
+from magnetar_operator.sparkjobs import figures
+from magnetar_operator.sparkjobs.cron import BadSchedule, Schedule
 from magnetar_operator.sparkjobs.plan import Problem
 from magnetar_operator.sparkjobs.runs import runs
+from magnetar_operator.sparkjobs.wanted import EXECUTOR
 
 LOGS = "(kubectl logs job/r)"
 AGAIN = 'to run it again: kubectl annotate mspark cold --overwrite magnetar.io/run="$(date +%s)"'
@@ -158,3 +161,35 @@ def test_a_condition_that_does_not_hold_ends_no_run() -> None:
     one["status"]["conditions"][0]["status"] = "False"
     (told,) = runs([], [one], [], AT)
     assert told.state == "Starting"
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "above"),
+    [
+        ("0 0 * * *", "59 0 * * *", "60 0 * * *"),
+        ("0 0 * * *", "0 23 * * *", "0 24 * * *"),
+        ("0 0 1 * *", "0 0 31 * *", "0 0 32 * *"),
+        ("0 0 1 1 *", "0 0 1 12 *", "0 0 1 13 *"),
+        ("0 0 * * 0", "0 0 * * 6", "0 0 * * 8"),
+    ],
+)
+def test_each_field_of_a_schedule_has_its_bounds(lowest: str, highest: str, above: str) -> None:
+    assert Schedule.parse(lowest)
+    assert Schedule.parse(highest)
+    with pytest.raises(BadSchedule):
+        Schedule.parse(above)
+
+
+def test_an_executor_of_nobody_holds_no_run_up() -> None:
+    stuck = pod("e", role=EXECUTOR, **WAITING)
+    driver = pod("p", "r", phase="Running")
+    (told,) = runs([], [ran("r")], [driver, stuck], AT)
+    assert told.message == ""
+
+
+def test_figures_are_told_of_jobs_that_have_not_run_yet() -> None:
+    one = {"metadata": {"name": "cold", "namespace": "ns"}, "spec": {"type": "Offload"}}
+    text = "".join(figures.lines([one]))
+    who = 'sparkjob_namespace="ns",sparkjob="cold",type="Offload"'
+    assert f'magnetar_sparkjob_runs{{{who},state="Succeeded"}} 0' in text
+    assert "last_failed" not in text

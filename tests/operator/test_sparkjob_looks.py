@@ -442,6 +442,9 @@ async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> Non
     assert await on.look() is None
     (told,) = on.events("Invalid")
     assert told["type"] == "Warning"
+    on.kube.put({**on.owner(), "spec": None})
+    assert await on.look() is None
+    assert "`type`" in on.events("Invalid")[-1]["note"]
     assert on.kube.all_of(ROLE) == []
 
 
