@@ -12,6 +12,7 @@ SPARK: Final = "spark-jobs/magnetar_spark"
 OPERATOR_PLANS: Final = (
     "tests/operator/test_autoscale.py",
     "tests/operator/test_bookie_decisions.py",
+    "tests/operator/test_cluster_actions.py",
     "tests/operator/test_cluster_answers.py",
     "tests/operator/test_cluster_conditions.py",
     "tests/operator/test_cluster_gates.py",
@@ -33,6 +34,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_resources_effects.py",
     "tests/operator/test_resources_ending.py",
     "tests/operator/test_resources_looks.py",
+    "tests/operator/test_resources_lists.py",
     "tests/operator/test_resources_memory.py",
     "tests/operator/test_resources_moved.py",
     "tests/operator/test_resources_names.py",
@@ -40,6 +42,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_resources_places.py",
     "tests/operator/test_resources_plan.py",
     "tests/operator/test_resources_plan_files.py",
+    "tests/operator/test_resources_refusals.py",
     "tests/operator/test_resources_tables.py",
     "tests/operator/test_resources_waiting.py",
     "tests/operator/test_sparkjob_conditions.py",

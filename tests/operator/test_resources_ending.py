@@ -174,7 +174,8 @@ async def test_an_elder_that_recorded_the_topic_counts_before_it_is_looked_at_ag
     on.apply("Topic", "two", {"name": NAME})
     two = on.get("Topic", "two")
     two["metadata"]["finalizers"] = ["magnetar.io/cleanup"]
-    on.kube.put({**two, "status": on.status("Topic", "one")})
+    on.kube.put(two)
+    await on.client.patch_status(TOPIC, NS, "two", on.status("Topic", "one"))
     on.restart()
     if seen:
         on.apply("Topic", "one", {"name": NAME}, paused="true")
