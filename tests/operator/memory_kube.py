@@ -9,7 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -20,6 +20,7 @@ from magnetar_operator.kube import KubeClient
 
 HOST = "http://kube"
 CREATED = "2026-01-01T00:00:{:02}Z"
+T = TypeVar("T")
 PATCH_APPLY = "application/apply-patch+yaml"
 
 Key = tuple[str, str, str, str]
@@ -233,9 +234,8 @@ class MemoryKube:
         return _copied(one)
 
 
-def _copied(one: Object) -> Object:
-    found: Object = msgspec.json.decode(msgspec.json.encode(one))
-    return found
+def _copied(content: T) -> T:
+    return cast("T", msgspec.json.decode(msgspec.json.encode(content)))
 
 
 def _kind_key(kind: Kind) -> tuple[str, str]:

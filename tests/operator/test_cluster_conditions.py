@@ -1,5 +1,6 @@
 """What a MagnetarCluster's conditions say: why it is not ready, what it waits for, what to do."""
 
+import dataclasses
 import datetime
 from typing import Any
 
@@ -7,6 +8,17 @@ import pytest
 from tests.operator.cluster_view import NOW, View, claim, ms
 from tests.operator.cluster_world import cluster_of, made
 
+from magnetar_operator.api_kinds import DEPLOYMENT, PDB
+from magnetar_operator.cluster.actions import (
+    BeginDrain,
+    ClearRequest,
+    DeleteVolume,
+    EndDrain,
+    Remove,
+    ReplacePod,
+    Scale,
+)
+from magnetar_operator.cluster.manifests.around import network_policies
 from magnetar_operator.cluster.observed import (
     STARTUP_S_MAX,
     Drain,
@@ -19,6 +31,7 @@ from magnetar_operator.cluster.observed import (
 )
 from magnetar_operator.cluster.plan import plan
 from magnetar_operator.cluster.status import status
+from magnetar_operator.models.base import PlanStep
 
 
 def seen(view: View) -> Observed:
@@ -181,3 +194,53 @@ def test_a_deleted_set_of_bookies_comes_back_with_as_many_as_the_status_tells(
 ) -> None:
     view = View(cluster=cluster_of(bookie={"replicas": wanted}), has_set=False)
     assert plan(view.cluster, seen(view), told, NOW).shrink.replicas == after
+
+
+def test_a_volume_whose_drain_has_begun_goes_before_others_that_are_in_trouble() -> None:
+    """Also where a drain of a third bookie has begun: what is under way is finished first."""
+    view = View()
+    view.grow(5)
+    view.cluster = cluster_of(bookie={"replicas": 5})
+    for at in (1, 3):
+        view.claims[f"c-bookie-{at}"] = claim(f"c-bookie-{at}", phase="Lost")
+    for at in (3, 4):
+        reason = f"magnetar-operator: volume v-c-bookie-{at} of it"
+        view.drains.append(Drain(f"c-bookie-{at}", "copying", ms(), reason))
+    assert plan(view.cluster, seen(view), 0, NOW).replace.bookie == "c-bookie-3"
+
+
+def test_each_step_says_what_it_does_and_why() -> None:
+    pod = ReplacePod("c-bookie-1", "u", "it is restarted")
+    assert pod.step == PlanStep(action="restart", target="Pod c-bookie-1", text="it is restarted")
+    removed = Remove(PDB, "x", "u", "no more")
+    assert removed.step == PlanStep(action="delete", target="PodDisruptionBudget x", text="no more")
+    scaled = Scale(DEPLOYMENT, "c-broker", 4, "3 to 4")
+    assert scaled.step == PlanStep(action="scale", target="Deployment c-broker", text="3 to 4")
+    begins = BeginDrain("c-bookie-1", "emptied")
+    assert begins.step == PlanStep(action="drain", target="Bookie c-bookie-1", text="emptied")
+    ends = EndDrain("c-bookie-1", "stays")
+    assert ends.step == PlanStep(action="end drain", target="Bookie c-bookie-1", text="stays")
+    volume = DeleteVolume("data-c-bookie-1", "u", "proven")
+    assert volume.step == PlanStep(
+        action="delete", target="PersistentVolumeClaim data-c-bookie-1", text="proven"
+    )
+    cleared = ClearRequest("magnetar.io/x", "done")
+    assert cleared.step == PlanStep(action="clear", target="Annotation magnetar.io/x", text="done")
+
+
+@pytest.mark.parametrize(("namespace", "named"), [("", []), ("op", ["op"])])
+def test_beside_clients_that_are_named_the_operator_is_let_in_from_its_own_namespace(
+    namespace: str, named: list[str]
+) -> None:
+    spec = cluster_of(networkPolicy={"clients": [{"namespaceSelector": {}}]})
+    cluster = dataclasses.replace(spec, operator_namespace=namespace)
+    policies = {one["metadata"]["name"]: one for one in network_policies(cluster)}
+    peers = [
+        peer
+        for rule in policies["c-broker"]["spec"]["ingress"]
+        for peer in rule.get("from") or ()
+        if (peer.get("podSelector") or {}).get("matchLabels", {}).get("component") == "operator"
+    ]
+    assert [
+        peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in peers
+    ] == named

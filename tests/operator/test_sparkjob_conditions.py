@@ -193,3 +193,10 @@ def test_figures_are_told_of_jobs_that_have_not_run_yet() -> None:
     who = 'sparkjob_namespace="ns",sparkjob="cold",type="Offload"'
     assert f'magnetar_sparkjob_runs{{{who},state="Succeeded"}} 0' in text
     assert "last_failed" not in text
+
+
+def test_a_pod_of_the_drivers_that_is_no_executor_holds_no_run_up() -> None:
+    """An admission controller may put other pods under the driver."""
+    stuck = pod("x", role="", meta={"ownerReferences": [{"uid": "u-p"}]}, **WAITING)
+    (told,) = runs([], [ran("r")], [pod("p", "r", phase="Running"), stuck], AT)
+    assert told.message == ""
