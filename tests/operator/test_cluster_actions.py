@@ -20,6 +20,7 @@ from magnetar_operator.api_kinds import (
     STATEFUL_SET,
 )
 from magnetar_operator.cluster.emptying import LOOK_S
+from magnetar_operator.cluster.growing import SCALED_UP
 from magnetar_operator.cluster.handlers import AGAIN_AFTER_ACTING_S
 from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
 from magnetar_operator.cluster.observe import CLIENTS_MAX, Admins
@@ -228,7 +229,9 @@ async def test_stateful_sets_without_our_labels_are_repaired_and_not_made_anew(o
         on.kube.put(one)
     on.apply({"bookie": {"replicas": 3}})
     await on.look()
-    assert len(on.notes("Created")) == len(set(on.notes("Created")))
+    repaired = " ".join(on.notes("DriftRepaired") + on.notes("Updated"))
+    assert "StatefulSet c-bookie: " in repaired
+    assert "StatefulSet c-etcd: " in repaired
     one = on.kube.get(STATEFUL_SET, "c-bookie")
     assert one["spec"]["replicas"] == 4, "no bookie goes for want of a label"
     assert one["metadata"]["labels"]["cluster"] == NAME
@@ -258,6 +261,58 @@ async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage)
     await on.look()
     assert on.kube.get(PDB, "c-bookie")["spec"]["maxUnavailable"] == 1
     assert [one["note"] for one in on.kube.all_of(EVENT)] == before
+
+
+async def test_bookies_that_disks_called_for_outlive_a_set_that_somebody_deletes(
+    on: Stage,
+) -> None:
+    spec = {"bookie": {"replicas": 3, "scaleUp": {"enabled": True}}}
+    await complete(on, **spec)
+    full = [
+        {"bookieId": name, "incarnation": "1", "diskBytesTotal": 100, "diskBytesFree": 5}
+        for name in on.pods("bookie")
+    ]
+    on.brokers.trouble = {"bookies": full}
+    await on.look()
+    on.brokers.trouble = {}
+    await on.settle()
+    assert len(on.pods("bookie")) == 4
+    mark = on.status()["scaledUp"]
+    assert mark.startswith("4 ")
+    on.kube.drop(STATEFUL_SET, "c-bookie")
+    await on.settle()
+    one = on.kube.get(STATEFUL_SET, "c-bookie")
+    assert one["spec"]["replicas"] == 4
+    assert one["metadata"]["annotations"][SCALED_UP] == mark
+    assert on.brokers.changes() == [], "none of them is emptied"
+
+
+async def test_a_set_that_is_deleted_while_a_bookie_is_emptied_comes_back_whole(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 5})
+    on.apply({"bookie": {"replicas": 3}})
+    await on.settle()
+    on.kube.drop(STATEFUL_SET, "c-bookie")
+    await on.settle()
+    assert on.kube.get(STATEFUL_SET, "c-bookie")["spec"]["replicas"] == 5
+    assert len(on.pods("bookie")) == 5
+
+
+async def test_a_cluster_that_was_ready_is_degraded_for_as_long_as_it_is_not(on: Stage) -> None:
+    on.apply()
+    on.unready.add("broker")
+    await on.settle()
+    assert on.status()["phase"] == "Creating"
+    on.unready.clear()
+    await on.settle()
+    assert on.status()["phase"] == "Running"
+    on.unready.add("c-bookie-1")
+    on.controllers()
+    for _ in range(3):
+        await on.look()
+        assert on.status()["phase"] == "Degraded"
+    on.unready.clear()
+    await on.settle()
+    assert on.status()["phase"] == "Running"
 
 
 # -- its parts

@@ -244,3 +244,38 @@ def test_beside_clients_that_are_named_the_operator_is_let_in_from_its_own_names
     assert [
         peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in peers
     ] == named
+
+
+@pytest.mark.parametrize(
+    ("members", "ready", "made_now"),
+    [(3, 0, False), (3, 1, False), (3, 2, True), (3, 3, True), (1, 0, False), (1, 1, True)],
+)
+def test_bookies_are_made_once_most_members_of_etcd_are_ready(
+    members: int, ready: int, made_now: bool
+) -> None:
+    pods = [
+        Pod(f"c-etcd-{at}", "u", "etcd", "", at < ready, NOW if at < ready else None, False)
+        for at in range(members)
+    ]
+    cluster = cluster_of(etcd={"replicas": members})
+    found = plan(cluster, Observed(pods=pods), 0, NOW)
+    names = [one.step.target for one in found.actions]
+    assert ("StatefulSet c-bookie" in names) == made_now
+    assert ("bookies are made once etcd is ready" in found.waits) != made_now
+
+
+@pytest.mark.parametrize(
+    ("bookies", "ready", "made_now"),
+    [(3, 1, False), (3, 2, True), (1, 0, False), (1, 1, True), (5, 1, False), (5, 2, True)],
+)
+def test_brokers_are_made_once_a_ledger_finds_its_bookies(
+    bookies: int, ready: int, made_now: bool
+) -> None:
+    """With the default ensemble of two, or of one where there is only one bookie."""
+    pods = [Pod(f"c-etcd-{at}", "u", "etcd", "", True, NOW, False) for at in range(3)]
+    pods += [Pod(f"c-bookie-{at}", "u", "bookie", "", True, NOW, False) for at in range(ready)]
+    quorums = {"ensemble": 2, "write": 2, "ack": 2}
+    cluster = cluster_of(bookie={"replicas": bookies, "quorums": quorums})
+    found = plan(cluster, Observed(pods=pods), 0, NOW)
+    names = [one.step.target for one in found.actions]
+    assert ("Deployment c-broker" in names) == made_now

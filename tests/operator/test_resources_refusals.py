@@ -55,6 +55,14 @@ async def test_a_refused_policy_is_told_and_keeps_no_other_from_being_set(on: St
     assert await on.say("GET", f"{A}/maxProducers") == 3
 
 
+async def test_of_what_cannot_be_created_nothing_is_set(on: Stage) -> None:
+    on.rest.refuse = lambda method, path: (412, "full") if (method, path) == ("PUT", A) else None
+    on.apply("Topic", "a", {"name": NAME, "policies": HOUR, "properties": {"team": "red"}})
+    assert await on.look("Topic", "a") is not None
+    assert on.condition("Topic", "a")["message"] == "it cannot be created: full"
+    assert on.rest.writes == [("PUT", A)]
+
+
 async def test_what_cannot_be_is_refused_without_trying_and_without_being_asked_again(
     on: Stage,
 ) -> None:
