@@ -315,6 +315,28 @@ async def test_a_cluster_that_was_ready_is_degraded_for_as_long_as_it_is_not(on:
     assert on.status()["phase"] == "Running"
 
 
+@pytest.mark.parametrize("how", ["rolling", "manual", "none works"])
+async def test_brokers_wait_for_the_bookies_new_form_only_where_waiting_keeps_something(
+    on: Stage, how: str
+) -> None:
+    strategy = "Manual" if how == "manual" else "Rolling"
+    upgrade = {"pauseBetween": "0s", "strategy": strategy}
+    await complete(on, upgrade=upgrade)
+    if how == "none works":
+        on.unready.add("broker")
+        on.controllers()
+    on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
+    on.apply({"image": "magnetar:2", "upgrade": upgrade})
+    for _ in range(3):
+        await on.look()
+        on.controllers()
+    template = on.kube.get(DEPLOYMENT, "c-broker")["spec"]["template"]
+    image = template["spec"]["containers"][0]["image"]
+    assert image == ("magnetar:1" if how == "rolling" else "magnetar:2")
+    bookies = {on.kube.get(POD, one)["spec"]["containers"][0]["image"] for one in on.pods("bookie")}
+    assert bookies == {"magnetar:1"}
+
+
 # -- its parts
 
 
