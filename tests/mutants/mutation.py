@@ -37,6 +37,8 @@ class Mutation:
     number: int
     """Among mutations of the same name in the same function, from 0."""
     lines: tuple[int, ...]
+    function_lines: range
+    """Of the outermost function that it is in."""
     compiled: Callable[[], CodeType]
     """Raises `SyntaxError` or `ValueError` where the mistake is no Python."""
 
@@ -54,6 +56,7 @@ class Mutation:
 @dataclass(frozen=True, slots=True)
 class _Site:
     function: str
+    function_lines: range
     statement: ast.stmt
     node: ast.AST
     change: Change
@@ -77,6 +80,7 @@ def mutations_of(path: Path, root: Path) -> Iterator[Mutation]:
             *same,
             number=seen[same],
             lines=_lines(site),
+            function_lines=site.function_lines,
             compiled=partial(_compiled, tree, path, site),
         )
         seen[same] += 1
@@ -114,10 +118,14 @@ def _head_end(node: ast.stmt) -> int:
 
 def _sites(tree: ast.Module) -> Iterator[_Site]:
     for function, scope in _functions(tree.body, ""):
+        lines = range(
+            min((each.lineno for each in scope), default=0),
+            1 + max((each.end_lineno or each.lineno for each in scope), default=0),
+        )
         for statement in scope:
             for node in _of_statement(statement):
                 for change in changes_of(node, Scope(statement, scope)):
-                    yield _Site(function, statement, node, change)
+                    yield _Site(function, lines, statement, node, change)
 
 
 def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, list[ast.stmt]]]:

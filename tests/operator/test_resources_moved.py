@@ -240,6 +240,7 @@ STATUS = {**HERE.status, "applied": {"exists": True}}
         ({}, False),
         ({"adminUrl": "http://elsewhere:8080"}, False),  # the same cluster at another address
         ({"adminUrl": "http://elsewhere:8080", "clusterNamespace": ""}, False),  # older release
+        ({"adminUrl": "http://a-broker.example.com:80", "clusterNamespace": ""}, False),
         ({"adminUrl": "http://elsewhere:8080", "clusterNamespace": "ns2"}, True),
         ({"adminUrl": "http://a-broker.ns2.svc:8080", "clusterNamespace": ""}, True),
         ({"adminUrl": "http://elsewhere:8080", "cluster": "b"}, True),

@@ -23,7 +23,6 @@ from magnetar_operator.api_kinds import (
     SERVICE_ACCOUNT,
     SERVICE_MONITOR,
     STATEFUL_SET,
-    Object,
 )
 from magnetar_operator.clock import SYSTEM, Clock
 from magnetar_operator.cluster.manifests.naming import BROKER, Cluster
@@ -147,9 +146,3 @@ class Observer:
             )
         except (AdminError, TimeoutError, msgspec.ValidationError) as error:
             return Ledgers(unknown=str(error) or "the brokers did not answer in time")
-
-
-def summary(one: Object | None) -> tuple[int, int]:
-    """Ready and updated pods of a workload, as its controller counts them."""
-    status = {} if one is None else one.get("status", {})
-    return int(status.get("readyReplicas", 0)), int(status.get("updatedReplicas", 0))

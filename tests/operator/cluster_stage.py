@@ -1,0 +1,256 @@
+"""The handler of MagnetarClusters over a Kubernetes API in memory, and brokers of few words.
+
+`controllers` plays Kubernetes' controllers and kubelets; `Brokers` answers what the operator asks
+of the admin REST, and keeps the drains that it asks for. A test calls one look at a time.
+"""
+
+import datetime
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from tests.operator.memory_kube import MemoryKube
+
+from magnetar_operator.api_kinds import (
+    CLUSTER,
+    DEPLOYMENT,
+    EVENT,
+    POD,
+    PVC,
+    STATEFUL_SET,
+    Object,
+)
+from magnetar_operator.cluster import observe
+from magnetar_operator.cluster.handlers import ClusterHandler
+from magnetar_operator.cluster.manifests.naming import digest
+from magnetar_operator.cluster.observe import PREFIX
+from magnetar_operator.cluster.observed import REVISION_LABEL
+from magnetar_operator.events import Events
+from magnetar_operator.kube import KubeClient
+from magnetar_operator.resources.admin_client import AdminClient
+from magnetar_operator.settings import Settings
+
+NS = "ns"
+NAME = "c"
+URL = "http://brokers"
+NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+SETTINGS = Settings(image="magnetar:1", etcd_image="etcd:1")
+LOOKS_MAX = 40
+
+
+@dataclass
+class Brokers:
+    """The admin REST, as far as the operator asks it."""
+
+    kube: MemoryKube
+    drains: dict[str, dict[str, Any]] = field(default_factory=dict)
+    trouble: dict[str, Any] = field(default_factory=dict)
+    """Of the ledgers' health, where it is not well."""
+    asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    answer: Callable[[httpx.Request], httpx.Response | None] = lambda _: None
+    opened: list[AdminClient] = field(default_factory=list)
+    on_drain: Callable[[dict[str, Any]], None] = lambda _: None
+
+    def client(self, url: str, monotonic: Callable[[], float]) -> AdminClient:
+        made = AdminClient(url, monotonic)
+        made._http = httpx.AsyncClient(transport=httpx.MockTransport(self._said))
+        self.opened.append(made)
+        return made
+
+    def _said(self, request: httpx.Request) -> httpx.Response:
+        body: Any = json.loads(request.content) if request.content else None
+        path = request.url.path.removeprefix(PREFIX)
+        self.asked.append((request.method, path, body))
+        if (given := self.answer(request)) is not None:
+            return given
+        if path == "/ledgers/health":
+            return httpx.Response(200, json=self._health())
+        if path == "/bookies/drains":
+            return httpx.Response(200, json=[*self.drains.values()])
+        bookie = path.split("/")[2]
+        if request.method == "POST":
+            self.drains[bookie] = {"bookieId": bookie, "state": "copying", **body}
+            self.drains[bookie]["requestedMs"] = int(NOW.timestamp() * 1_000)
+            self.on_drain(self.drains[bookie])
+            return httpx.Response(200, json=self.drains[bookie])
+        return httpx.Response(204 if self.drains.pop(bookie, None) else 404)
+
+    def prove(self, bookie: str) -> None:
+        """It is empty, and every copy is proven to be elsewhere."""
+        self.drains[bookie] |= {
+            "state": "removable", "provenMs": int(NOW.timestamp() * 1_000),
+            "incarnations": [self._disks(bookie)],
+        }  # fmt: skip
+
+    def _disks(self, bookie: str) -> str:
+        return str(self.kube.get(PVC, f"data-{bookie}")["metadata"]["uid"])
+
+    def _health(self) -> dict[str, Any]:
+        names = [
+            one["metadata"]["name"]
+            for one in self.kube.all_of(POD)
+            if one["metadata"]["labels"]["component"] == "bookie"
+        ]
+        living = [
+            {"bookieId": each, "incarnation": self._disks(each), "draining": each in self.drains}
+            for each in names
+        ]
+        return {"healthy": True, "bookies": living, **self.trouble}
+
+    def changes(self) -> list[tuple[str, str, Any]]:
+        return [each for each in self.asked if each[0] != "GET"]
+
+
+@dataclass
+class Stage:
+    """See the module's text."""
+
+    kube: MemoryKube
+    client: KubeClient
+    brokers: Brokers
+    handler: ClusterHandler = field(init=False)
+    time_s: float = 1_000.0
+    now: datetime.datetime = NOW
+    unready: set[str] = field(default_factory=set)
+    """Components and pods that do not get ready."""
+
+    def __post_init__(self) -> None:
+        events = Events(self.client, lambda: self.now)
+        self.handler = ClusterHandler(SETTINGS, self.client, events, self)
+
+    def monotonic(self) -> float:
+        return self.time_s
+
+    def now_ms(self) -> int:
+        return int(self.now.timestamp() * 1_000)
+
+    def pass_s(self, seconds: float) -> None:
+        self.time_s += seconds
+        self.now += datetime.timedelta(seconds=seconds)
+
+    # -- people ----------------------------------------------------------------------------------
+
+    def apply(self, spec: dict[str, Any] | None = None, **annotations: str) -> Object:
+        before = self.owner()
+        metadata = {
+            **before.get("metadata", {}), "name": NAME, "namespace": NS,
+            "annotations": {
+                f"magnetar.io/{key.replace('_', '-')}": value for key, value in annotations.items()
+            },
+        }  # fmt: skip
+        given = {"adminUrl": URL, "upgrade": {"pauseBetween": "0s"}, **(spec or {})}
+        manifest = {
+            "apiVersion": CLUSTER.api_version, "kind": CLUSTER.kind, "metadata": metadata,
+            "spec": given,
+        }  # fmt: skip
+        return self.kube.put({**before, **manifest})
+
+    def owner(self) -> Object:
+        return self.kube.get(CLUSTER, NAME)
+
+    def status(self) -> dict[str, Any]:
+        return dict(self.owner().get("status") or {})
+
+    def condition(self, type_: str) -> dict[str, Any]:
+        found = self.status().get("conditions") or ()
+        return next((one for one in found if one["type"] == type_), {})
+
+    def notes(self, reason: str) -> list[str]:
+        return [one["note"] for one in self.kube.all_of(EVENT) if one["reason"] == reason]
+
+    def pods(self, component: str) -> list[str]:
+        return [
+            one["metadata"]["name"]
+            for one in self.kube.all_of(POD)
+            if one["metadata"]["labels"]["component"] == component
+        ]
+
+    # -- the operator, and Kubernetes ------------------------------------------------------------
+
+    async def look(self) -> float | None:
+        return await self.handler.reconcile(self.owner())
+
+    async def settle(self) -> None:
+        """Until a look changes nothing, with a turn of the controllers after each."""
+        for _ in range(LOOKS_MAX):
+            before = self.kube.objects.copy(), len(self.brokers.changes())
+            await self.look()
+            self.controllers()
+            self.pass_s(1)
+            if before == (self.kube.objects, len(self.brokers.changes())):
+                return
+        raise AssertionError(f"it does not settle: {self.status()}")
+
+    def controllers(self) -> None:
+        for one in self.kube.all_of(STATEFUL_SET):
+            self._stateful_set(one)
+        for one in self.kube.all_of(DEPLOYMENT):
+            revision = digest(one["spec"]["template"])
+            name = f"{one['metadata']['name']}-{revision[:5]}"
+            self._pods(one, [f"{name}-{at}" for at in range(one["spec"]["replicas"])], revision)
+
+    def _stateful_set(self, one: Object) -> None:
+        name, revision = one["metadata"]["name"], digest(one["spec"]["template"])
+        wanted = [f"{name}-{at}" for at in range(one["spec"]["replicas"])]
+        (template,) = one["spec"]["volumeClaimTemplates"]
+        for pod in wanted:
+            if self.kube.get(POD, pod):
+                continue
+            self._claim_goes(pod)
+            if not self.kube.get(PVC, f"data-{pod}"):
+                labels = one["spec"]["template"]["metadata"]["labels"]
+                metadata = {
+                    "name": f"data-{pod}", "namespace": NS, "labels": labels,
+                    "finalizers": ["kubernetes.io/pvc-protection"],
+                }  # fmt: skip
+                self._put(PVC, metadata, spec=template["spec"])
+        self._pods(one, wanted, revision)
+        told = {"updateRevision": revision, "observedGeneration": one["metadata"]["generation"]}
+        self.kube.put({**self.kube.get(STATEFUL_SET, name), "status": told})
+
+    def _claim_goes(self, pod: str) -> None:
+        """A claim that is deleted goes once no pod has it."""
+        claim = self.kube.get(PVC, f"data-{pod}")
+        if claim and "deletionTimestamp" in claim["metadata"]:
+            self.kube.drop(PVC, f"data-{pod}")
+
+    def _pods(self, one: Object, wanted: list[str], revision: str) -> None:
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        component = labels["component"]
+        for pod in self.pods(component):
+            if pod not in wanted:
+                self.kube.drop(POD, pod)
+        for pod in wanted:
+            if not self.kube.get(POD, pod):
+                metadata = {
+                    "name": pod, "namespace": NS, "labels": {**labels, REVISION_LABEL: revision},
+                }  # fmt: skip
+                self._put(POD, metadata, spec=one["spec"]["template"]["spec"])
+            ready = {
+                "type": "Ready", "status": str(not {pod, component} & self.unready),
+                "lastTransitionTime": "2026-01-01T11:00:00Z",
+            }  # fmt: skip
+            self.kube.put({**self.kube.get(POD, pod), "status": {"conditions": [ready]}})
+
+    def _put(self, kind: Any, metadata: Object, **content: Any) -> None:
+        frame = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+        self.kube.put({**frame, **content})
+
+
+@asynccontextmanager
+async def cluster_stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    kube = MemoryKube()
+    brokers = Brokers(kube)
+    monkeypatch.setattr(observe, "AdminClient", brokers.client)
+    client = kube.client()
+    stage = Stage(kube, client, brokers)
+    try:
+        yield stage
+    finally:
+        await stage.handler.close()
+        await client.close()
+        assert all(each._http.is_closed for each in brokers.opened)

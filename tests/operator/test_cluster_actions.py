@@ -1,0 +1,366 @@
+"""What a look at a MagnetarCluster asks of the brokers, and how it acts on pods and volumes."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from tests.operator.cluster_stage import NAME, URL, Stage, cluster_stage
+from tests.operator.cluster_world import cluster_of
+from tests.operator.memory_kube import Asked, Refusal
+
+from magnetar_operator.api_kinds import (
+    DEPLOYMENT,
+    EVENT,
+    HPA,
+    NETWORK_POLICY,
+    PDB,
+    POD,
+    PVC,
+    STATEFUL_SET,
+)
+from magnetar_operator.cluster.emptying import LOOK_S
+from magnetar_operator.cluster.growing import SCALED_UP
+from magnetar_operator.cluster.handlers import AGAIN_AFTER_ACTING_S
+from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
+from magnetar_operator.cluster.observe import CLIENTS_MAX, Admins
+from magnetar_operator.cluster.observed import REASON_OF_OURS, VOLUME_REASON
+from magnetar_operator.resources import admin_client
+
+
+@pytest.fixture
+async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
+    async with cluster_stage(monkeypatch) as found:
+        yield found
+
+
+async def complete(on: Stage, **spec: Any) -> None:
+    on.apply(spec)
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True", on.status()
+
+
+# -- what the brokers say
+
+
+@pytest.mark.parametrize("how", ["no broker", "no answer", "no document"])
+async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
+    on: Stage, how: str
+) -> None:
+    spec = {} if how != "no broker" else {"adminUrl": None}
+    await complete(on)
+    if how == "no broker":
+        on.unready.add("broker")
+        on.controllers()
+    elif how == "no answer":
+        on.brokers.answer = lambda _: httpx.Response(503)
+    else:
+        on.brokers.answer = lambda _: httpx.Response(200, json={"healthy": "perhaps"})
+    asked = len(on.brokers.asked)
+    on.apply({**spec, "image": "magnetar:2"})
+    bookies = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    for _ in range(3):
+        await on.look()
+        on.controllers()
+    assert on.condition("LedgersHealthy")["status"] == "Unknown"
+    if how == "no broker":
+        assert on.condition("LedgersHealthy")["message"] == "no broker is ready"
+        assert len(on.brokers.asked) == asked
+    after = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    assert after == bookies
+    budget = next(one for one in on.kube.all_of(PDB) if "bookie" in one["metadata"]["name"])
+    assert budget["spec"].get("maxUnavailable", 0) == 0
+
+
+async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage) -> None:
+    await complete(on)
+    before = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    on.apply({"image": "magnetar:2"})
+    order: list[str] = []
+    for _ in range(20):
+        await on.look()
+        gone = [one for one in before if not on.kube.get(POD, one)]
+        assert len(gone) <= 1
+        order += gone
+        on.controllers()
+        on.pass_s(1)
+    assert order == ["c-bookie-2", "c-bookie-1", "c-bookie-0"]
+    deleted = [each for each in on.kube.writes if each.method == "DELETE" and "/pods/" in each.path]
+    assert [each.body["preconditions"]["uid"] for each in deleted[-3:]] == [
+        before[name] for name in order
+    ]
+    assert len(on.notes("Restarted")) == len(deleted)
+    await on.settle()
+    assert on.condition("Upgrading")["status"] == "False"
+    images = {one["spec"]["containers"][0]["image"] for one in on.kube.all_of(POD)}
+    assert images == {"magnetar:2", "etcd:1"}
+
+
+async def test_a_pod_that_was_replaced_meanwhile_is_not_told_of(on: Stage) -> None:
+    await complete(on)
+    on.apply({"image": "magnetar:2"})
+    on.kube.refuse = lambda asked: (
+        Refusal(409, "Conflict") if asked.method == "DELETE" and "/pods/" in asked.path else None
+    )
+    for _ in range(3):
+        await on.look()
+        on.controllers()
+    assert on.notes("Restarted") == []
+    assert on.condition("Ready")["reason"] != "NotDone"
+
+
+async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 3}})
+    await on.settle()
+    ((method, path, body),) = on.brokers.changes()
+    assert (method, path) == ("POST", "/bookies/c-bookie-3/drain")
+    assert body["reason"].startswith(f"{REASON_OF_OURS}bookies 4 → 3")
+    assert len(on.notes("DrainBegins")) == 1
+    assert len(on.pods("bookie")) == 4
+    assert on.status()["drain"]["bookie"] == "c-bookie-3"
+    assert await on.look() == LOOK_S
+    on.brokers.prove("c-bookie-3")
+    await on.settle()
+    assert len(on.pods("bookie")) == 3
+    assert on.brokers.drains == {}
+    assert on.brokers.changes()[-1][:2] == ("DELETE", "/bookies/c-bookie-3/drain")
+    (note,) = on.notes("DrainEnds")
+    assert "its name may be used again" in note
+    assert on.kube.get(PVC, "data-c-bookie-3") != {}, "its volume stays"
+
+
+async def test_a_drain_that_is_gone_already_is_no_failure(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 3}})
+    await on.settle()
+    on.apply({"bookie": {"replicas": 4}})
+    on.brokers.answer = lambda request: httpx.Response(404) if request.method == "DELETE" else None
+    assert await on.look() is not AGAIN_AFTER_ACTING_S
+    assert on.notes("DrainEnds") == []
+    assert on.condition("Ready")["status"] == "True"
+    on.brokers.answer = lambda request: (
+        httpx.Response(412, json={"reason": "no"}) if request.method == "DELETE" else None
+    )
+    with pytest.raises(admin_client.Refused):
+        await on.look()
+    assert on.condition("Ready")["reason"] == "NotDone"
+
+
+async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_away(
+    on: Stage,
+) -> None:
+    await complete(on, bookie={"replicas": 4})
+    old = on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"]
+    on.apply({"bookie": {"replicas": 4}}, replace_volume=" c-bookie-1 ")
+    await on.settle()
+    ((_, path, body),) = on.brokers.changes()
+    assert path == "/bookies/c-bookie-1/drain"
+    assert body["reason"].startswith(f"{VOLUME_REASON}{old} of c-bookie-1")
+    assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] == old
+    assert await on.look() == LOOK_S
+    on.brokers.prove("c-bookie-1")
+    await on.settle()
+    assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] != old
+    (deleted,) = [each for each in on.kube.writes_of(PVC) if each.method == "DELETE"]
+    assert deleted.body["preconditions"] == {"uid": old}
+    assert len(on.notes("VolumeDeleted")) == 1
+    assert len(on.notes("VolumeReplaced")) == 1
+    assert on.brokers.drains == {}
+    assert REPLACE_VOLUME not in (on.owner()["metadata"].get("annotations") or {})
+    (cleared,) = [each for each in on.kube.writes if each.path.endswith("magnetarclusters/c")]
+    assert set(cleared.body["metadata"]) == {"annotations", "resourceVersion"}
+
+
+async def test_a_request_that_says_something_else_by_now_is_not_taken_away(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
+    await on.settle()
+    on.brokers.prove("c-bookie-1")
+
+    def asks_again(asked: Asked) -> None:
+        if asked.method == "PATCH" and asked.path.endswith("magnetarclusters/c"):
+            on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-2")
+            on.kube.refuse = lambda _: None
+
+    on.kube.refuse = asks_again
+    await on.settle()
+    assert on.owner()["metadata"]["annotations"] == {REPLACE_VOLUME: "c-bookie-2"}
+    assert "c-bookie-2" in on.brokers.drains
+
+
+async def test_a_volume_that_is_another_by_now_is_not_deleted(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
+    await on.settle()
+    on.brokers.prove("c-bookie-1")
+    on.kube.refuse = lambda asked: (
+        Refusal(409, "Conflict")
+        if asked.method == "DELETE" and "persistentvolumeclaims" in asked.path
+        else None
+    )
+    await on.look()
+    assert on.notes("VolumeDeleted") == []
+    assert on.condition("Ready")["reason"] != "NotDone"
+
+
+async def test_a_volume_without_our_labels_is_not_taken_for_gone(on: Stage) -> None:
+    """Its bookie's drain would else count as done, and its record would go."""
+    await complete(on, bookie={"replicas": 4})
+    on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
+    await on.settle()
+    claim = on.kube.get(PVC, "data-c-bookie-1")
+    claim["metadata"]["labels"] = {}
+    on.kube.put(claim)
+    on.brokers.prove("c-bookie-1")
+    await on.look()
+    assert on.notes("Restarted") == []
+    (deleted,) = [each for each in on.kube.writes_of(PVC) if each.method == "DELETE"]
+    assert deleted.body["preconditions"] == {"uid": claim["metadata"]["uid"]}
+
+
+async def test_stateful_sets_without_our_labels_are_repaired_and_not_made_anew(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 4})
+    for name in ("c-bookie", "c-etcd"):
+        one = on.kube.get(STATEFUL_SET, name)
+        one["metadata"]["labels"] = {}
+        on.kube.put(one)
+    on.apply({"bookie": {"replicas": 3}})
+    await on.look()
+    repaired = " ".join(on.notes("DriftRepaired") + on.notes("Updated"))
+    assert "StatefulSet c-bookie: " in repaired
+    assert "StatefulSet c-etcd: " in repaired
+    one = on.kube.get(STATEFUL_SET, "c-bookie")
+    assert one["spec"]["replicas"] == 4, "no bookie goes for want of a label"
+    assert one["metadata"]["labels"]["cluster"] == NAME
+
+
+async def test_scaled_while_a_new_form_waits_brokers_get_the_number_alone(on: Stage) -> None:
+    await complete(on)
+    on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
+    on.apply({"image": "magnetar:2", "broker": {"replicas": 4}})
+    for _ in range(3):
+        await on.look()
+        on.controllers()
+    one = on.kube.get(DEPLOYMENT, "c-broker")
+    assert one["spec"]["replicas"] == 4
+    assert one["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:1"
+    assert [each for each in on.kube.writes if each.path.endswith("deployments/c-broker/scale")]
+
+
+async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage) -> None:
+    await complete(on)
+    before = [one["note"] for one in on.kube.all_of(EVENT)]
+    on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
+    await on.look()
+    budget = on.kube.get(PDB, "c-bookie")
+    assert budget["spec"]["maxUnavailable"] == 0
+    on.brokers.trouble = {}
+    await on.look()
+    assert on.kube.get(PDB, "c-bookie")["spec"]["maxUnavailable"] == 1
+    assert [one["note"] for one in on.kube.all_of(EVENT)] == before
+
+
+async def test_bookies_that_disks_called_for_outlive_a_set_that_somebody_deletes(
+    on: Stage,
+) -> None:
+    spec = {"bookie": {"replicas": 3, "scaleUp": {"enabled": True}}}
+    await complete(on, **spec)
+    full = [
+        {"bookieId": name, "incarnation": "1", "diskBytesTotal": 100, "diskBytesFree": 5}
+        for name in on.pods("bookie")
+    ]
+    on.brokers.trouble = {"bookies": full}
+    await on.look()
+    on.brokers.trouble = {}
+    await on.settle()
+    assert len(on.pods("bookie")) == 4
+    mark = on.status()["scaledUp"]
+    assert mark.startswith("4 ")
+    on.kube.drop(STATEFUL_SET, "c-bookie")
+    await on.settle()
+    one = on.kube.get(STATEFUL_SET, "c-bookie")
+    assert one["spec"]["replicas"] == 4
+    assert one["metadata"]["annotations"][SCALED_UP] == mark
+    assert on.brokers.changes() == [], "none of them is emptied"
+
+
+async def test_a_set_that_is_deleted_while_a_bookie_is_emptied_comes_back_whole(on: Stage) -> None:
+    await complete(on, bookie={"replicas": 5})
+    on.apply({"bookie": {"replicas": 3}})
+    await on.settle()
+    on.kube.drop(STATEFUL_SET, "c-bookie")
+    await on.settle()
+    assert on.kube.get(STATEFUL_SET, "c-bookie")["spec"]["replicas"] == 5
+    assert len(on.pods("bookie")) == 5
+
+
+async def test_a_cluster_that_was_ready_is_degraded_for_as_long_as_it_is_not(on: Stage) -> None:
+    on.apply()
+    on.unready.add("broker")
+    await on.settle()
+    assert on.status()["phase"] == "Creating"
+    on.unready.clear()
+    await on.settle()
+    assert on.status()["phase"] == "Running"
+    on.unready.add("c-bookie-1")
+    on.controllers()
+    for _ in range(3):
+        await on.look()
+        assert on.status()["phase"] == "Degraded"
+    on.unready.clear()
+    await on.settle()
+    assert on.status()["phase"] == "Running"
+
+
+@pytest.mark.parametrize("how", ["rolling", "manual", "none works"])
+async def test_brokers_wait_for_the_bookies_new_form_only_where_waiting_keeps_something(
+    on: Stage, how: str
+) -> None:
+    strategy = "Manual" if how == "manual" else "Rolling"
+    upgrade = {"pauseBetween": "0s", "strategy": strategy}
+    await complete(on, upgrade=upgrade)
+    if how == "none works":
+        on.unready.add("broker")
+        on.controllers()
+    on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
+    on.apply({"image": "magnetar:2", "upgrade": upgrade})
+    for _ in range(3):
+        await on.look()
+        on.controllers()
+    template = on.kube.get(DEPLOYMENT, "c-broker")["spec"]["template"]
+    image = template["spec"]["containers"][0]["image"]
+    assert image == ("magnetar:1" if how == "rolling" else "magnetar:2")
+    bookies = {on.kube.get(POD, one)["spec"]["containers"][0]["image"] for one in on.pods("bookie")}
+    assert bookies == {"magnetar:1"}
+
+
+# -- its parts
+
+
+async def test_clients_of_brokers_are_bounded_and_the_one_unused_longest_is_closed(
+    on: Stage,
+) -> None:
+    admins = Admins(on)
+    first = await admins.of(cluster_of(adminUrl=f"{URL}/0"))
+    second = await admins.of(cluster_of(adminUrl=f"{URL}/1"))
+    assert await admins.of(cluster_of(adminUrl=f"{URL}/0")) is first
+    for number in range(2, CLIENTS_MAX):
+        await admins.of(cluster_of(adminUrl=f"{URL}/{number}"))
+    assert not second._http.is_closed
+    await admins.of(cluster_of(adminUrl=f"{URL}/more"))
+    assert (first._http.is_closed, second._http.is_closed) == (False, True)
+    await admins.close()
+    assert first._http.is_closed
+
+
+async def test_network_policies_and_an_autoscaler_go_when_they_are_switched_off(on: Stage) -> None:
+    await complete(on, broker={"autoscaling": {"enabled": True}})
+    assert on.kube.all_of(HPA) != []
+    assert on.kube.all_of(NETWORK_POLICY) != []
+    on.apply({"networkPolicy": {"enabled": False}})
+    await on.settle()
+    assert on.kube.all_of(HPA) == []
+    assert on.kube.all_of(NETWORK_POLICY) == []

@@ -1,0 +1,281 @@
+"""What a MagnetarCluster's conditions say: why it is not ready, what it waits for, what to do."""
+
+import dataclasses
+import datetime
+from typing import Any
+
+import pytest
+from tests.operator.cluster_view import NOW, View, claim, ms
+from tests.operator.cluster_world import cluster_of, made
+
+from magnetar_operator.api_kinds import DEPLOYMENT, PDB
+from magnetar_operator.cluster.actions import (
+    BeginDrain,
+    ClearRequest,
+    DeleteVolume,
+    EndDrain,
+    Remove,
+    ReplacePod,
+    Scale,
+)
+from magnetar_operator.cluster.manifests.around import network_policies
+from magnetar_operator.cluster.observed import (
+    STARTUP_S_MAX,
+    Drain,
+    LedgerHealth,
+    LedgerTrouble,
+    LivingBookie,
+    Observed,
+    Pod,
+    pod_of,
+)
+from magnetar_operator.cluster.plan import plan
+from magnetar_operator.cluster.status import status
+from magnetar_operator.models.base import PlanStep
+
+
+def seen(view: View) -> Observed:
+    """With sizes of volumes."""
+    found = view.observed()
+    for one in found.claims:
+        one["metadata"]["namespace"] = "ns"
+        one["spec"] = {"resources": {"requests": {"storage": "10Gi"}}}
+    return found
+
+
+def shown(view: View, remembered: int = 0) -> dict[str, tuple[str, str, str]]:
+    """Status, reason and message, by type."""
+    observed = seen(view)
+    found = plan(view.cluster, observed, remembered, NOW)
+    owner = {"metadata": {"generation": 1}}
+    told = status(
+        view.cluster, owner, observed, found, "1", NOW, is_paused=False, is_plan_only=False
+    )
+    return {one["type"]: (one["status"], one["reason"], one["message"]) for one in
+            told["conditions"]}  # fmt: skip
+
+
+def test_a_part_that_is_not_ready_is_counted_and_its_first_trouble_named() -> None:
+    view = View()
+    view.change("c-bookie-1", ready=False, trouble="ImagePullBackOff: no image")
+    found = shown(view)
+    text = "2 of 3 pods of c-bookie are ready; c-bookie-1: ImagePullBackOff: no image"
+    assert found["BookiesReady"] == ("False", "NotReady", text)
+    assert found["Ready"] == ("False", "NotBookiesReady", text)
+    assert found["EtcdReady"] == ("True", "Ready", "3 of 3 pods of c-etcd are ready")
+    view.change("c-etcd-0", ready=False)
+    assert shown(view)["EtcdReady"] == ("False", "NotReady", "2 of 3 pods of c-etcd are ready")
+    assert shown(view)["Ready"][1] == "NotEtcdReady", "what others need comes first"
+
+
+def test_etcd_of_somebody_else_is_not_judged() -> None:
+    view = View(cluster=cluster_of(etcd={"external": {"endpoints": ["e:2379"]}}))
+    assert shown(view)["EtcdReady"][:2] == ("True", "External")
+
+
+@pytest.mark.parametrize(
+    ("health", "condition"),
+    [
+        (None, ("Unknown", "Unknown", "no broker is ready")),
+        (LedgerHealth(True), ("True", "Healthy", "every ledger has all its copies")),
+        (LedgerHealth(False, "looking"), ("False", "Looking", "looking")),
+        (
+            LedgerHealth(False, "2 lack copies", 2, 0, (LedgerTrouble(7), LedgerTrouble(9))),
+            ("False", "UnderReplicated", "2 lack copies (ledgers 7, 9)"),
+        ),
+        (
+            LedgerHealth(False, "1 lost", 2, 1, (LedgerTrouble(7),)),
+            ("False", "Lost", "1 lost (ledgers 7)"),
+        ),
+        (
+            LedgerHealth(False, "many", 12, 0, tuple(LedgerTrouble(at) for at in range(12))),
+            ("False", "UnderReplicated", "many (ledgers 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more)"),
+        ),
+        (
+            LedgerHealth(False, "ten", 10, 0, tuple(LedgerTrouble(at) for at in range(10))),
+            ("False", "UnderReplicated", "ten (ledgers 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"),
+        ),
+    ],
+)
+def test_ledgers_are_told_as_the_brokers_tell_them(
+    health: LedgerHealth | None, condition: tuple[str, str, str]
+) -> None:
+    assert shown(View(health=health))["LedgersHealthy"] == condition
+
+
+def test_a_bookie_with_other_disks_is_data_at_risk_and_one_that_gets_new_ones_is_not() -> None:
+    view = View()
+    wiped = LivingBookie("c-bookie-1", "2", incarnations_before=1)
+    view.health = LedgerHealth(False, "1 lacks copies", 1, bookies=(wiped,))
+    found = shown(view)
+    assert found["Degraded"][:2] == ("True", "DataAtRisk")
+    assert found["Degraded"][2].startswith("c-bookie-1 came back with an empty volume")
+    assert "c-bookie-1 came back with an empty volume" in found["LedgersHealthy"][2]
+    view.drains = [Drain("c-bookie-1", "removable", ms(), "magnetar-operator: volume old of it",
+                         proven_ms=ms(), incarnations=("1",))]  # fmt: skip
+    assert shown(view)["Degraded"][:2] == ("False", "Whole")
+    view.health = LedgerHealth(False, "1 lost", 0, 2)
+    assert "2 ledgers have lost entries" in shown(view)["Degraded"][2]
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [({"going": True}, "is being deleted"), ({"phase": "Lost"}, "is lost")],
+)
+def test_a_volume_in_trouble_is_data_at_risk(how: dict[str, Any], text: str) -> None:
+    view = View()
+    view.claims["c-bookie-2"] = claim("c-bookie-2", **how)
+    found = shown(view)
+    assert found["VolumesReady"] == ("False", "VolumeTrouble", f"volume data-c-bookie-2 {text}")
+    assert found["Degraded"] == ("True", "DataAtRisk", f"volume data-c-bookie-2 {text}")
+
+
+def test_a_bookie_that_is_to_go_is_told_with_what_it_waits_for() -> None:
+    view = View()
+    view.grow(4)
+    found = shown(view)
+    assert found["ScalingDown"] == ("True", "Waits", "c-bookie-3 is to go")
+    assert found["ScaleDownRefused"][:2] == ("False", "NotRefused")
+    view.drains = [Drain("c-bookie-3", "copying", ms(), "magnetar-operator: x")]
+    assert shown(view)["ScalingDown"] == ("True", "Draining", "c-bookie-3 is being emptied")
+    refused = Drain("c-bookie-3", "refused", ms(), "magnetar-operator: x", refused="no room")
+    view.drains = [refused]
+    found = shown(view)
+    assert found["ScaleDownRefused"] == ("True", "Refused", "no room")
+    assert found["ScalingDown"][1] == "Waits"
+
+
+def test_an_upgrade_is_told_with_the_pods_and_what_holds_it() -> None:
+    world = made()
+    world.cluster = cluster_of(image="image:2")
+    found = world.plan()
+    world.act(found.actions)
+    world.turn()
+    world.ledgers[99] = {"c-bookie-0"}
+    found = world.plan()
+    owner = {"metadata": {"generation": 1}}
+    told = status(
+        world.cluster, owner, world.observed(), found, "1", world.now,
+        is_paused=False, is_plan_only=False,
+    )  # fmt: skip
+    upgrading = next(one for one in told["conditions"] if one["type"] == "Upgrading")
+    assert (upgrading["status"], upgrading["reason"]) == ("True", "Waits")
+    assert upgrading["message"].startswith("c-bookie-0, c-bookie-1, c-bookie-2 have an older form;")
+    assert "1 ledgers lack copies" in upgrading["message"]
+    assert "c-broker is upgraded after the bookies" in upgrading["message"]
+    assert told["phase"] == "Upgrading"
+
+
+def test_a_pod_is_stuck_for_a_reason_or_once_a_start_has_taken_its_time() -> None:
+    def one(ready: bool, seconds: float | None, trouble: str = "") -> Pod:
+        since = None if seconds is None else NOW - datetime.timedelta(seconds=seconds)
+        return Pod("p-1", "u", "bookie", "r", ready, None, False, trouble, since)
+
+    assert one(True, None, "old trouble").stuck(NOW) == ""
+    assert one(True, STARTUP_S_MAX + 9).stuck(NOW) == ""
+    assert one(False, 0, "no image").stuck(NOW) == "no image"
+    assert one(False, None).stuck(NOW) == ""
+    assert one(False, STARTUP_S_MAX).stuck(NOW) == ""
+    assert one(False, STARTUP_S_MAX + 1).stuck(NOW) == f"not ready for {STARTUP_S_MAX + 1:.0f} s"
+
+
+def test_a_pod_that_is_being_deleted_is_not_ready_whatever_it_says() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    metadata = {"name": "p-1", "uid": "u", "labels": {"component": "bookie"}}
+    content = {"metadata": metadata, "status": {"conditions": [ready]}}
+    assert (pod_of(content).ready, pod_of(content).going) == (True, False)
+    metadata["deletionTimestamp"] = "now"
+    assert (pod_of(content).ready, pod_of(content).going) == (False, True)
+
+
+@pytest.mark.parametrize(("wanted", "told", "after"), [(3, 5, 5), (7, 5, 7), (3, 0, 3)])
+def test_a_deleted_set_of_bookies_comes_back_with_as_many_as_the_status_tells(
+    wanted: int, told: int, after: int
+) -> None:
+    view = View(cluster=cluster_of(bookie={"replicas": wanted}), has_set=False)
+    assert plan(view.cluster, seen(view), told, NOW).shrink.replicas == after
+
+
+def test_a_volume_whose_drain_has_begun_goes_before_others_that_are_in_trouble() -> None:
+    """Also where a drain of a third bookie has begun: what is under way is finished first."""
+    view = View()
+    view.grow(5)
+    view.cluster = cluster_of(bookie={"replicas": 5})
+    for at in (1, 3):
+        view.claims[f"c-bookie-{at}"] = claim(f"c-bookie-{at}", phase="Lost")
+    for at in (3, 4):
+        reason = f"magnetar-operator: volume v-c-bookie-{at} of it"
+        view.drains.append(Drain(f"c-bookie-{at}", "copying", ms(), reason))
+    assert plan(view.cluster, seen(view), 0, NOW).replace.bookie == "c-bookie-3"
+
+
+def test_each_step_says_what_it_does_and_why() -> None:
+    pod = ReplacePod("c-bookie-1", "u", "it is restarted")
+    assert pod.step == PlanStep(action="restart", target="Pod c-bookie-1", text="it is restarted")
+    removed = Remove(PDB, "x", "u", "no more")
+    assert removed.step == PlanStep(action="delete", target="PodDisruptionBudget x", text="no more")
+    scaled = Scale(DEPLOYMENT, "c-broker", 4, "3 to 4")
+    assert scaled.step == PlanStep(action="scale", target="Deployment c-broker", text="3 to 4")
+    begins = BeginDrain("c-bookie-1", "emptied")
+    assert begins.step == PlanStep(action="drain", target="Bookie c-bookie-1", text="emptied")
+    ends = EndDrain("c-bookie-1", "stays")
+    assert ends.step == PlanStep(action="end drain", target="Bookie c-bookie-1", text="stays")
+    volume = DeleteVolume("data-c-bookie-1", "u", "proven")
+    assert volume.step == PlanStep(
+        action="delete", target="PersistentVolumeClaim data-c-bookie-1", text="proven"
+    )
+    cleared = ClearRequest("magnetar.io/x", "done")
+    assert cleared.step == PlanStep(action="clear", target="Annotation magnetar.io/x", text="done")
+
+
+@pytest.mark.parametrize(("namespace", "named"), [("", []), ("op", ["op"])])
+def test_beside_clients_that_are_named_the_operator_is_let_in_from_its_own_namespace(
+    namespace: str, named: list[str]
+) -> None:
+    spec = cluster_of(networkPolicy={"clients": [{"namespaceSelector": {}}]})
+    cluster = dataclasses.replace(spec, operator_namespace=namespace)
+    policies = {one["metadata"]["name"]: one for one in network_policies(cluster)}
+    peers = [
+        peer
+        for rule in policies["c-broker"]["spec"]["ingress"]
+        for peer in rule.get("from") or ()
+        if (peer.get("podSelector") or {}).get("matchLabels", {}).get("component") == "operator"
+    ]
+    assert [
+        peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in peers
+    ] == named
+
+
+@pytest.mark.parametrize(
+    ("members", "ready", "made_now"),
+    [(3, 0, False), (3, 1, False), (3, 2, True), (3, 3, True), (1, 0, False), (1, 1, True)],
+)
+def test_bookies_are_made_once_most_members_of_etcd_are_ready(
+    members: int, ready: int, made_now: bool
+) -> None:
+    pods = [
+        Pod(f"c-etcd-{at}", "u", "etcd", "", at < ready, NOW if at < ready else None, False)
+        for at in range(members)
+    ]
+    cluster = cluster_of(etcd={"replicas": members})
+    found = plan(cluster, Observed(pods=pods), 0, NOW)
+    names = [one.step.target for one in found.actions]
+    assert ("StatefulSet c-bookie" in names) == made_now
+    assert ("bookies are made once etcd is ready" in found.waits) != made_now
+
+
+@pytest.mark.parametrize(
+    ("bookies", "ready", "made_now"),
+    [(3, 1, False), (3, 2, True), (1, 0, False), (1, 1, True), (5, 1, False), (5, 2, True)],
+)
+def test_brokers_are_made_once_a_ledger_finds_its_bookies(
+    bookies: int, ready: int, made_now: bool
+) -> None:
+    """With the default ensemble of two, or of one where there is only one bookie."""
+    pods = [Pod(f"c-etcd-{at}", "u", "etcd", "", True, NOW, False) for at in range(3)]
+    pods += [Pod(f"c-bookie-{at}", "u", "bookie", "", True, NOW, False) for at in range(ready)]
+    quorums = {"ensemble": 2, "write": 2, "ack": 2}
+    cluster = cluster_of(bookie={"replicas": bookies, "quorums": quorums})
+    found = plan(cluster, Observed(pods=pods), 0, NOW)
+    names = [one.step.target for one in found.actions]
+    assert ("Deployment c-broker" in names) == made_now

@@ -1,0 +1,255 @@
+"""One look at a MagnetarCluster: what it makes, repairs, asks of the brokers, and says."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.operator.cluster_stage import NAME, NS, Stage, cluster_stage
+from tests.operator.memory_kube import Asked, Refusal
+
+from magnetar_operator.api_kinds import (
+    CLUSTER,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    EVENT,
+    PDB,
+    PVC,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    SERVICE_MONITOR,
+    STATEFUL_SET,
+)
+from magnetar_operator.cluster.handlers import AGAIN_AFTER_ACTING_S
+from magnetar_operator.cluster.observe import MONITORS_KNOWN_S
+from magnetar_operator.kube import Forbidden, Unreachable
+from magnetar_operator.resources import admin_client
+
+
+@pytest.fixture
+async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
+    async with cluster_stage(monkeypatch) as found:
+        yield found
+
+
+async def complete(on: Stage, **spec: Any) -> None:
+    on.apply(spec)
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True", on.status()
+
+
+# -- made, and left alone
+
+
+async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
+    on.apply()
+    assert await on.look() == AGAIN_AFTER_ACTING_S
+    assert on.status()["phase"] == "Pending"
+    assert on.kube.get(STATEFUL_SET, "c-etcd") != {}
+    assert on.kube.get(STATEFUL_SET, "c-bookie") == {}, "bookies are made once etcd is ready"
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True"
+    assert on.status()["phase"] == "Running"
+    uid = on.owner()["metadata"]["uid"]
+    for kind in (STATEFUL_SET, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, CONFIG_MAP, PDB):
+        found = on.kube.all_of(kind)
+        assert found, kind
+        for one in found:
+            (owner,) = one["metadata"]["ownerReferences"]
+            assert owner["uid"] == uid
+    assert "StatefulSet c-bookie is made" in on.notes("Created")
+    assert (on.status()["brokers"]["ready"], on.status()["bookies"]["ready"]) == (
+        on.status()["brokers"]["desired"], 3,
+    )  # fmt: skip
+
+
+async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
+    await complete(on)
+    written = len(on.kube.writes)
+    for _ in range(2):
+        assert await on.look() is None
+    assert len(on.kube.writes) == written
+    assert on.brokers.changes() == []
+
+
+async def test_what_somebody_changes_is_put_back_and_told(on: Stage) -> None:
+    await complete(on)
+    one = on.kube.get(SERVICE, "c-broker")
+    one["spec"]["ports"][0]["port"] = 1
+    on.kube.put(one)
+    assert await on.look() is None, "what was not made anew needs no look soon"
+    assert on.kube.get(SERVICE, "c-broker")["spec"]["ports"][0]["port"] != 1
+    (note,) = on.notes("DriftRepaired")
+    assert note.startswith("Service c-broker: ")
+    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "DriftRepaired"]
+    assert event["type"] == "Warning"
+    assert (event["regarding"]["kind"], event["regarding"]["name"]) == (CLUSTER.kind, NAME)
+    on.apply({"broker": {"replicas": 3}})
+    await on.settle()
+    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "Updated"]
+    assert event["type"] == "Normal"
+    assert len(on.pods("broker")) == 3
+
+
+async def test_what_the_spec_asks_for_no_more_goes_and_only_if_it_is_ours(on: Stage) -> None:
+    await complete(on, autorecovery={"mode": "Separate"})
+    assert on.kube.get(DEPLOYMENT, "c-recovery") != {}
+    theirs = on.kube.get(CONFIG_MAP, "c-broker")
+    theirs["metadata"] |= {"name": "theirs", "ownerReferences": []}
+    for name in ("uid", "resourceVersion"):
+        del theirs["metadata"][name]
+    on.kube.put(theirs)
+    on.apply()
+    await on.settle()
+    assert on.kube.get(DEPLOYMENT, "c-recovery") == {}
+    assert on.kube.get(CONFIG_MAP, "theirs") != {}
+    assert any("Deployment c-recovery" in note for note in on.notes("Removed"))
+
+
+async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stage) -> None:
+    await complete(on, autorecovery={"mode": "Separate"})
+    on.apply()
+    uid = on.kube.get(DEPLOYMENT, "c-recovery")["metadata"]["uid"]
+
+    def replaced(asked: Asked) -> None:
+        if asked.method == "DELETE" and asked.path.endswith("deployments/c-recovery"):
+            assert asked.body["preconditions"] == {"uid": uid}
+            one = on.kube.get(DEPLOYMENT, "c-recovery")
+            on.kube.drop(DEPLOYMENT, "c-recovery")
+            on.kube.put({**one, "metadata": {**one["metadata"], "uid": "another"}})
+
+    on.kube.refuse = replaced
+    await on.look()
+    assert on.kube.get(DEPLOYMENT, "c-recovery")["metadata"]["uid"] == "another"
+    assert not [note for note in on.notes("Removed") if "Deployment" in note]
+
+
+async def test_monitors_are_made_where_their_kind_is_known_and_that_is_asked_now_and_then(
+    on: Stage,
+) -> None:
+    await complete(on)
+    assert on.kube.all_of(SERVICE_MONITOR) == []
+    on.kube.served = {SERVICE_MONITOR.kind}
+    on.time_s += MONITORS_KNOWN_S - 60
+    asked = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    await on.look()
+    later = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    assert later - asked <= 1
+    on.time_s += MONITORS_KNOWN_S
+    await on.settle()
+    assert on.kube.all_of(SERVICE_MONITOR) != []
+    found = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    await on.look()
+    again = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    assert again == found
+
+
+# -- not now
+
+
+@pytest.mark.parametrize("how", ["paused", "plan", "spec"])
+async def test_paused_or_only_planned_nothing_is_changed(on: Stage, how: str) -> None:
+    on.apply({"paused": True} if how == "spec" else {}, **({} if how == "spec" else {how: "true"}))
+    await on.look()
+    assert {each.path.rpartition("/")[2] for each in on.kube.writes} <= {"status", "events"}
+    assert [each for each in on.kube.writes if not each.path.endswith("/status")] == []
+    if how == "plan":
+        assert "StatefulSet c-etcd" in [one["target"] for one in on.status()["plan"]]
+    else:
+        assert on.condition("Paused")["status"] == "True"
+        assert "plan" not in on.status()
+    on.apply()
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True"
+    assert on.condition("Paused") == {}
+    assert "plan" not in on.status()
+
+
+async def test_a_cluster_that_is_deleted_or_another_by_now_is_left_alone(on: Stage) -> None:
+    seen = on.apply()
+    one = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
+    on.kube.remove(CLUSTER, NAME)
+    assert await on.handler.reconcile(on.owner()) is None
+    assert await on.handler.reconcile(one) is None, "the watch has not shown that it goes"
+    on.kube.drop(CLUSTER, NAME)
+    assert await on.handler.reconcile(one) is None, "it is gone"
+    on.kube.put({**seen, "metadata": {"name": NAME, "namespace": NS}})
+    assert await on.handler.reconcile(one) is None, "another has its name"
+    assert on.kube.writes == []
+
+
+async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> None:
+    on.apply({"bookie": {"replicas": "many"}})
+    assert await on.look() is None
+    (note,) = on.notes("Invalid")
+    assert "replicas" in note
+    assert on.kube.all_of(STATEFUL_SET) == []
+
+
+# -- what cannot be done
+
+
+async def test_a_cluster_without_a_spec_is_one_with_all_defaults(on: Stage) -> None:
+    one = on.apply()
+    on.kube.put({**one, "spec": None})
+    await on.look()
+    assert on.kube.get(STATEFUL_SET, "c-etcd") != {}
+    assert on.status()["adminUrl"] == "http://c-broker.ns.svc:8080"
+
+
+async def test_a_volume_that_is_to_stay_is_told_of_only_where_it_grows(on: Stage) -> None:
+    await complete(on, bookie={"storage": {"size": "10Gi"}})
+    claim = on.kube.get(PVC, "data-c-bookie-0")
+    owner = {"uid": on.owner()["metadata"]["uid"], "kind": CLUSTER.kind, "name": NAME}
+    claim["metadata"]["ownerReferences"] = [owner]
+    on.kube.put(claim)
+    await on.look()
+    assert [each for each in on.kube.writes_of(PVC) if each.method == "PATCH"] != []
+    assert on.notes("VolumeGrows") == []
+    on.apply({"bookie": {"storage": {"size": "20Gi"}}})
+    await on.look()
+    assert len(on.notes("VolumeGrows")) == 3
+    size = on.kube.get(PVC, "data-c-bookie-0")["spec"]["resources"]["requests"]["storage"]
+    assert size == "20Gi"
+
+
+async def test_one_action_that_is_refused_keeps_no_other_from_being_done(on: Stage) -> None:
+    def refused(asked: Asked) -> Refusal | None:
+        ours = asked.method == "PATCH" and asked.path.endswith("services/c-bookie")
+        return Refusal(403, "Forbidden", "you may not") if ours else None
+
+    on.kube.refuse = refused
+    on.apply()
+    with pytest.raises(Forbidden):
+        await on.look()
+    assert on.kube.get(STATEFUL_SET, "c-etcd") != {}
+    ready = on.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NotDone")
+    assert "you may not" in ready["message"]
+    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "NotDone"]
+    assert event["type"] == "Warning"
+    on.kube.refuse = lambda _: None
+    await on.settle()
+    assert on.condition("Ready")["status"] == "True"
+
+
+async def test_an_api_server_that_does_not_answer_ends_the_look(on: Stage) -> None:
+    on.apply()
+
+    def away(asked: Asked) -> Refusal | None:
+        return Refusal(503, "Unavailable") if asked.method == "PATCH" else None
+
+    on.kube.refuse = away
+    with pytest.raises(Unreachable):
+        await on.look()
+    assert len({each.path for each in on.kube.writes}) == 1, "no further action is tried"
+
+
+async def test_the_status_is_of_that_very_cluster(on: Stage) -> None:
+    on.apply()
+    await on.look()
+    uid = on.owner()["metadata"]["uid"]
+    written = [each for each in on.kube.writes if each.path.endswith("magnetarclusters/c/status")]
+    assert [each.body["metadata"]["uid"] for each in written] == [uid]
+    assert on.status()["lastReconciled"] == "2026-01-01T12:00:00Z"

@@ -1,0 +1,203 @@
+"""The Lease: of several operators at most one acts, whatever stands still or is cut off."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.operator.memory_kube import Asked, MemoryKube, Refusal
+
+from magnetar_operator import leading
+from magnetar_operator.api_kinds import LEASE, Object
+from magnetar_operator.kube import KubeClient
+from magnetar_operator.leading import HOLD_S, LEASE_S, Leadership, NotLeading
+
+
+class Hand:
+    """A monotonic clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Rig:
+    """Operators over one Kubernetes in memory."""
+
+    def __init__(self) -> None:
+        self.kube = MemoryKube()
+        self.clock = Hand()
+        self.client: KubeClient = self.kube.client()
+
+    def operator(self, identity: str) -> Leadership:
+        return Leadership(self.client, "ns", "lease", identity, self.clock)
+
+    def lease(self) -> Object:
+        return self.kube.get(LEASE, "lease")
+
+    def holder(self) -> str:
+        return str(self.lease()["spec"]["holderIdentity"])
+
+
+@pytest.fixture
+async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr(leading, "RENEW_INTERVAL_S", 0.0)
+    monkeypatch.setattr(leading, "LOOK_INTERVAL_S", 0.0)
+    found = Rig()
+    yield found
+    await found.client.close()
+
+
+async def test_the_first_takes_it_and_acts_for_so_long_and_no_longer(on: Rig) -> None:
+    first = on.operator("first")
+    with pytest.raises(NotLeading):
+        first.check()
+    await first.take()
+    assert on.holder() == "first"
+    on.clock.now += HOLD_S - 0.01
+    first.check()
+    on.clock.now += 0.01
+    with pytest.raises(NotLeading):
+        first.check()
+
+
+async def test_a_write_counts_from_the_moment_it_began(on: Rig) -> None:
+    """An answer that takes long must not make the holder act for longer."""
+    first = on.operator("first")
+
+    def slow(asked: Asked) -> None:
+        if asked.method != "GET":
+            on.clock.now += 4
+
+    on.kube.refuse = slow
+    assert await first._try()
+    on.clock.now += HOLD_S - 4 - 0.01
+    assert first.held
+    on.clock.now += 0.01
+    assert not first.held
+
+
+async def test_a_lease_whose_writing_took_too_long_is_not_ours(on: Rig) -> None:
+    def slow(asked: Asked) -> None:
+        if asked.method != "GET":
+            on.clock.now += HOLD_S
+
+    on.kube.refuse = slow
+    assert not await on.operator("first")._try()
+
+
+async def test_another_takes_it_only_after_it_has_watched_it_unchanged_for_long_enough(
+    on: Rig,
+) -> None:
+    first, second = on.operator("first"), on.operator("second")
+    await first.take()
+    on.clock.now += 1_000
+    assert not await second._try(), "it has only begun to watch"
+    on.clock.now += LEASE_S - 0.01
+    assert not await second._try()
+    assert await first._write()
+    on.clock.now += LEASE_S - 0.01
+    assert not await second._try(), "it was renewed meanwhile"
+    on.clock.now += LEASE_S
+    assert not first.held
+    assert await second._try()
+    assert (on.holder(), on.lease()["spec"]["leaseTransitions"]) == ("second", 1)
+    assert not await first._write(), "what it knows is out of date"
+    assert on.holder() == "second"
+
+
+async def test_of_two_that_take_it_at_once_one_has_it(on: Rig) -> None:
+    first, second = on.operator("first"), on.operator("second")
+
+    def quicker(asked: Asked) -> None:
+        if asked.method == "POST":
+            on.kube.refuse = lambda _: None
+            lease = {**asked.body, "metadata": {"name": "lease", "namespace": "ns"}}
+            lease["spec"] = {**lease["spec"], "holderIdentity": "second"}
+            on.kube.put(lease)
+
+    on.kube.refuse = quicker
+    assert not await first._try()
+    assert not first.held
+    assert on.holder() == "second"
+    assert not second.held
+
+
+async def test_what_is_given_up_is_free_at_once_and_only_its_holder_gives_it_up(on: Rig) -> None:
+    first, second = on.operator("first"), on.operator("second")
+    await first.take()
+    await second.release()
+    assert on.holder() == "first"
+    await first.release()
+    assert (on.holder(), first.held) == ("", False)
+    assert await second._try()
+    await first.release()
+    assert on.holder() == "second"
+
+
+async def test_a_holder_that_ran_out_of_time_gives_nothing_up(on: Rig) -> None:
+    first = on.operator("first")
+    await first.take()
+    on.clock.now += HOLD_S
+    before = on.lease()
+    await first.release()
+    assert on.lease() == before
+
+
+async def test_it_is_kept_while_it_can_be_written_and_lost_once_another_has_it(on: Rig) -> None:
+    first = on.operator("first")
+    await first.take()
+    written = 0
+
+    def counted(asked: Asked) -> None:
+        nonlocal written
+        written += asked.method == "PUT"
+        on.clock.now += 1
+        if written == 5:
+            lease = on.lease()
+            lease["spec"]["holderIdentity"] = "second"
+            on.kube.put(lease)
+
+    on.kube.refuse = counted
+    async with asyncio.timeout(20):
+        await first.keep()
+    assert written == 5
+    assert not first.held
+    assert on.holder() == "second"
+
+
+async def test_an_api_server_that_is_away_ends_it_only_once_its_time_is_over(on: Rig) -> None:
+    first = on.operator("first")
+    await first.take()
+    asked = 0
+
+    def away(_: Asked) -> Refusal:
+        nonlocal asked
+        asked += 1
+        on.clock.now += 1
+        return Refusal(503, "Unavailable")
+
+    on.kube.refuse = away
+    async with asyncio.timeout(20):
+        await first.keep()
+    assert asked == HOLD_S
+    assert not first.held
+
+
+async def test_a_lease_that_cannot_be_read_is_not_taken_and_tried_again(on: Rig) -> None:
+    first = on.operator("first")
+    tried = 0
+
+    def at_first(_: Asked) -> Refusal | None:
+        nonlocal tried
+        tried += 1
+        return Refusal(403, "Forbidden") if tried <= 2 else None
+
+    on.kube.refuse = at_first
+    async with asyncio.timeout(20):
+        await first.take()
+    assert tried == 4
+    assert on.holder() == "first"
+    assert on.lease()["spec"]["leaseDurationSeconds"] == LEASE_S

@@ -1,0 +1,329 @@
+"""What a plan would delete: what the cluster is asked, for which steps, and what it means."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.operator.resource_stage import NS, URL, Stage, resource_stage
+
+from magnetar_operator.api_kinds import CLUSTER, Object
+from magnetar_operator.models.base import API_VERSION
+from magnetar_operator.resources import admin_client
+from magnetar_operator.resources.admin_client import Refused
+from magnetar_operator.resources.desired import desired_of
+from magnetar_operator.resources.effects import Effect, effect_of, read
+from magnetar_operator.resources.observed import Observed
+from magnetar_operator.resources.plan import Action, plan
+from magnetar_operator.resources.plan_files import (
+    CHANGES,
+    FAILED,
+    LOSES_DATA,
+    NOTHING,
+    CannotPlan,
+    Findings,
+    PlanFiles,
+)
+from magnetar_operator.resources.targets import (
+    NAMESPACE,
+    SUBSCRIPTION,
+    TENANT,
+    TOPIC,
+    Target,
+    parse_spec,
+)
+
+A = Target(TOPIC, "persistent://t1/n1/a")
+N1 = Target(NAMESPACE, "t1/n1")
+OF_A = "/magnetar/persistent/t1/n1/a/effect"
+OF_N1 = "/magnetar/namespaces/t1/n1/effect"
+DAY = {"retentionTimeInMinutes": 1_440, "retentionSizeInMB": 100}
+EVICTS = "consumer_backlog_eviction"
+HOLDS = "producer_exception"
+
+
+@pytest.fixture
+async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    async with resource_stage() as found:
+        yield found
+
+
+def quota(limit: Any, policy: str, *, size: bool) -> dict[str, Any]:
+    sizes = {"limitSize": limit, "limitTime": -1} if size else {"limitSize": -1, "limitTime": limit}
+    return {**sizes, "policy": policy}
+
+
+def steps(
+    policies: dict[str, Any], there: dict[str, Any] | None = None, was: tuple[str, ...] = (),
+    target: Target = A,
+) -> tuple[Action, ...]:  # fmt: skip
+    """That bring a target with these fields to the manifest; `was`: what it said before."""
+    one = {"kind": target.kind, "metadata": {"name": "x"}}
+    name = target.name.removeprefix("persistent://")
+    desired = desired_of(parse_spec({**one, "spec": {"name": name, "policies": policies}}))
+    fields = {"partitions": 0, **{f"policies.{key}": v for key, v in (there or {}).items()}}
+    fields["policies.inactiveTopicPolicies"] = {"deleteWhileInactive": False}
+    applied = {"exists": True, "fields": {f"policies.{key}": None for key in was}}
+    applied["unset"] = [f"policies.{key}" for key in was]
+    return plan(target, desired, Observed(fields), applied).steps
+
+
+async def effect(
+    on: Stage, made: tuple[Action, ...], above: dict[str, Any] | None = None, target: Target = A
+) -> tuple[Effect | None, dict[str, str]]:
+    """And what was asked."""
+    on.rest.answers |= {OF_A: {}, OF_N1: {}}
+    before = len(on.rest.asked)
+    found = await effect_of(on.clusters.at(URL), target, made, above or {})
+    paths, queries = on.rest.asked[before:], on.rest.queries[before:]
+    assert len(paths) <= 1
+    if not paths:
+        return found, {}
+    assert paths == [("GET", OF_A if target is A else OF_N1)]
+    return found, dict(each.split("=") for each in queries[0].split("&"))
+
+
+async def test_all_limits_that_change_are_asked_about_together(on: Stage) -> None:
+    policies = {
+        "retention": {"time": "1h", "size": "10Mi"},
+        "messageTTL": "1m",
+        "maxProducersPerTopic": 3,
+    }
+    found, asked = await effect(on, steps(policies, {"retention": DAY}))
+    assert found == Effect()
+    assert asked == {
+        "retentionTimeInMinutes": "60", "retentionSizeInMB": "10", "messageTTL": "60",
+    }  # fmt: skip
+    _, asked = await effect(on, steps(policies, {"retention": DAY}, target=N1), target=N1)
+    assert asked["messageTTL"] == "60"
+
+
+@pytest.mark.parametrize(
+    ("size_policy", "time_policy", "for_older"),
+    [(EVICTS, HOLDS, EVICTS), (HOLDS, EVICTS, EVICTS), (HOLDS, HOLDS, HOLDS)],
+)
+async def test_each_quota_has_its_limit_and_its_action(
+    on: Stage, size_policy: str, time_policy: str, for_older: str
+) -> None:
+    """A broker of an older release knows one action for both: the one that deletes."""
+    policies = {
+        "messageTTL": "1m",
+        "backlogQuota": {
+            "destination_storage": {"size": "1Mi", "policy": size_policy},
+            "message_age": {"time": "60s", "policy": time_policy},
+        },
+    }
+    _, asked = await effect(on, steps(policies))
+    assert asked == {
+        "backlogQuotaSize": str(1 << 20), "backlogQuotaSizePolicy": size_policy,
+        "backlogQuotaTime": "60", "backlogQuotaTimePolicy": time_policy,
+        "backlogQuotaPolicy": for_older, "messageTTL": "60",
+    }  # fmt: skip
+
+
+async def test_what_a_topic_sets_no_longer_gives_way_to_its_namespaces(on: Stage) -> None:
+    there = {"retention": DAY, "messageTTL": 0,
+             "backlogQuota.destination_storage": quota(10, EVICTS, size=True)}  # fmt: skip
+    gone = steps({}, there, (*there,))
+    above = {
+        "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 1},
+        "message_ttl_in_seconds": 7,
+        "backlog_quota_map": {
+            "destination_storage": quota(20, EVICTS, size=True),
+            "message_age": quota(30, EVICTS, size=False),
+        },
+    }
+    _, asked = await effect(on, gone, above)
+    assert asked["retentionTimeInMinutes"] == "5"
+    assert asked["messageTTL"] == "7"
+    assert asked["backlogQuotaSize"] == "20"
+    assert "backlogQuotaTime" not in asked
+
+
+async def test_where_the_successor_of_a_limit_is_not_known_neither_is_the_effect(
+    on: Stage,
+) -> None:
+    gone = steps({}, {"retention": DAY}, ("retention",))
+    assert await effect(on, gone) == (Effect(known=False), {})
+    of_namespace = steps({}, {"retention": DAY}, ("retention",), target=N1)
+    above = {"retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 1}}
+    assert await effect(on, of_namespace, above, N1) == (Effect(known=False), {})
+    assert Effect(known=False).loses
+
+
+async def test_what_can_delete_nothing_is_not_asked_about(on: Stage) -> None:
+    more = {"retention": {"time": "7d", "size": "1Gi"}, "maxProducersPerTopic": 3}
+    assert await effect(on, steps(more, {"retention": DAY})) == (None, {})
+    risky = steps({"messageTTL": "1m"})
+    for target in (Target(TENANT, "t1"), Target(SUBSCRIPTION, A.name, "s")):
+        assert await effect_of(on.clusters.at(URL), target, risky, {}) is None
+
+
+@pytest.mark.parametrize(("status", "known"), [(404, False), (405, False), (403, None)])
+async def test_a_cluster_of_another_kind_cannot_say(
+    on: Stage, status: int, known: bool | None
+) -> None:
+    on.rest.refuse = lambda _, path: (status, "no") if path == OF_A else None
+    if known is None:
+        with pytest.raises(Refused):
+            await effect(on, steps({"messageTTL": "1m"}))
+    else:
+        found, _ = await effect(on, steps({"messageTTL": "1m"}))
+        assert found == Effect(known=False)
+
+
+async def test_a_plan_names_the_effect_once_and_first(on: Stage) -> None:
+    await on.ready("Topic", "a", {"name": "t1/n1/a", "policies": {"messageTTL": "7d"}})
+    on.rest.answers[OF_A] = {
+        "deletes": {"bytes": 2_500_000, "ledgers": 1, "entries": 3}, "expires": {"s": 2},
+    }  # fmt: skip
+    policies = {"retention": {"time": "1h", "size": "1Mi"}, "messageTTL": "1h"}
+    spec = {"name": "t1/n1/a", "policies": policies, "properties": {"a": "b"}}
+    on.apply("Topic", "a", spec, plan="true")
+    await on.look("Topic", "a")
+    first, second, third = on.status("Topic", "a")["plan"]
+    text = "deletes 2.5 MB in 1 topic (1 ledger, 3 entries), expires 2 entries of subscriptions"
+    assert first["text"].endswith(text)
+    assert (first["losesData"], first["bytes"], first["topics"]) == (True, 2_500_000, 1)
+    assert (second["losesData"], second["bytes"]) == (True, 0)
+    assert "deletes" not in second["text"]
+    assert (third["losesData"], third["text"].startswith("properties.a")) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "meant"),
+    [
+        ({}, Effect()),
+        ({"deletes": {"ledgers": 2, "bytes": 5}}, Effect(bytes=5, ledgers=2, topics=1)),
+        ({"expires": {"a": 0, "b": 3}}, Effect(expires=3, topics=1)),
+        ({"evicts": {"a": 4}, "expires": {"b": 1}}, Effect(expires=5, topics=1)),
+        ({"expires": {"a": 0}}, Effect()),
+        ({"topics_affected": 7, "expires": {"a": 1}}, Effect(expires=1, topics=7)),
+        ({"blocks_producers": True}, Effect(blocks_producers=True)),
+        (
+            {"deletes": {"entries": 3, "ledgers": 1}, "estimated": True},
+            Effect(entries=3, ledgers=1, topics=1, estimated=True),
+        ),
+    ],
+)
+def test_an_answer_is_read_for_one_topic_and_for_several(answer: Object, meant: Effect) -> None:
+    found = read(answer)
+    assert found == meant
+    assert found.loses == bool(meant.ledgers or meant.expires)
+
+
+# -- plans of files
+
+
+def step(action: str = "set", *, loses: bool = False, size: int = 0, topics: int = 0) -> Object:
+    return {
+        "action": action, "target": "topic t", "text": "text", "losesData": loses, "bytes": size,
+        "topics": topics,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "code", "said"),
+    [
+        ([], NOTHING, "Nothing to do: 2 resources as specified."),
+        ([step()], CHANGES, "Plan: 1 change for 2 resources."),
+        ([step(), step("refuse")], FAILED, "Plan: 1 change for 2 resources, 1 refused."),
+        ([step(loses=True)], LOSES_DATA, "Plan: 1 change for 2 resources; deletes data."),
+        (
+            [step(loses=True, size=3_000, topics=2), step(loses=True, size=2_000), step("refuse")],
+            LOSES_DATA,
+            "Plan: 2 changes for 2 resources, 1 refused; deletes 5 kB.",
+        ),
+    ],
+)
+def test_a_plan_of_files_ends_with_what_counts_most(
+    found: list[Object], code: int, said: str
+) -> None:
+    findings = Findings(found, 2)
+    assert (findings.code, findings.summary()) == (code, said)
+    document = findings.document()
+    assert (document["exitCode"], document["resources"]) == (code, 2)
+    assert document["deletes"]["bytes"] == sum(one["bytes"] for one in found)
+    assert document["deletes"]["topics"] == sum(one["topics"] for one in found)
+    assert [*findings.lines()][-1] == said
+
+
+def test_a_plan_for_people_is_in_groups_with_marks() -> None:
+    found = [step(loses=True), step("refuse"), step("create"), step("remove"), step()]
+    assert [*Findings(found, 1).lines()][:-1] == [
+        "Deletes data:",
+        "  ! topic t: text",
+        "Refused, and not done:",
+        "  x topic t: text",
+        "Changes:",
+        "  + topic t: text",
+        "  - topic t: text",
+        "  ~ topic t: text",
+    ]
+
+
+def document(kind: str, name: str, spec: dict[str, Any]) -> Object:
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+async def planned(on: Stage, *given: Object, url: str = "", kube: bool = True) -> Findings:
+    planning = PlanFiles(on.client if kube else None, url, NS)
+    await planning.close()
+    planning._clusters = on.clusters
+    return await planning.run(given)
+
+
+async def test_files_are_planned_in_their_order_as_if_they_were_applied(on: Stage) -> None:
+    given = [
+        document("Subscription", "s", {"topicRef": {"name": "a"}}),
+        document("Topic", "a", {"namespaceRef": {"name": "m"}, "partitions": 2}),
+        document("Namespace", "m", {"tenant": "new"}),
+        document("Tenant", "new", {}),
+    ]
+    found = await planned(on, *given, url=URL, kube=False)
+    texts = [one["text"] for one in found.steps if one["action"] == "create"]
+    assert texts == [
+        "create tenant new",
+        "create namespace new/m",
+        "create topic persistent://new/m/a with 2 partitions",
+        "create subscription persistent://new/m/a/subscription/s",
+    ]
+    assert (found.resources, found.code) == (4, CHANGES)
+    assert on.rest.writes == []
+
+
+async def test_what_was_applied_before_counts_and_a_manifest_that_moved_cannot_be_planned(
+    on: Stage,
+) -> None:
+    policies = {"messageTTL": "1h"}
+    await on.ready("Topic", "a", {"name": "t1/n1/a", "policies": policies})
+    same = {"adminUrl": URL, "name": "t1/n1/a", "policies": policies}
+    found = await planned(on, document("Topic", "a", same))
+    assert (found.steps, found.code) == ([], NOTHING)
+    found = await planned(on, document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/a"}))
+    assert [one["action"] for one in found.steps] == ["remove"]
+    moved = document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/b"})
+    with pytest.raises(CannotPlan, match="Topic ns/a: it was created or adopted as"):
+        await planned(on, moved)
+    found = await planned(on, moved, url=URL)
+    texts = [one["text"] for one in found.steps if one["action"] == "create"]
+    assert texts == ["create topic persistent://t1/n1/b"], "what is recorded is of another topic"
+
+
+async def test_a_document_without_a_namespace_is_of_the_default_one() -> None:
+    planning = PlanFiles(None, URL)
+    try:
+        with pytest.raises(CannotPlan, match="Topic default/x"):
+            await planning.run([document("Topic", "x", {})])
+    finally:
+        await planning.close()
+
+
+async def test_what_cannot_be_planned_names_its_document(on: Stage) -> None:
+    with pytest.raises(CannotPlan, match=r"Topic ns/x: spec\.name must be"):
+        await planned(on, document("Topic", "x", {"adminUrl": URL}))
+    on.apply(CLUSTER.kind, "c", {"adminUrl": URL})
+    with pytest.raises(CannotPlan, match="name the local cluster only"):
+        await planned(on, document("Tenant", "x", {"allowedClusters": ["far"]}))
+    with pytest.raises(CannotPlan, match="planned with Kubernetes"):
+        await planned(on, document(CLUSTER.kind, "c", {}), kube=False)

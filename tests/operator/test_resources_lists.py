@@ -1,0 +1,217 @@
+"""What is known of lists while they change, and the client of the admin REST."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from tests.operator.resource_stage import URL, Stage, resource_stage
+
+from magnetar_operator.resources import admin_client
+from magnetar_operator.resources.admin_client import (
+    ANSWER_TIMEOUT_S,
+    AT_ONCE_MAX,
+    ATTEMPTS_MAX,
+    REDIRECTS_MAX,
+    AdminClient,
+    AdminError,
+    Unreachable,
+)
+
+A = "/persistent/t1/n1/a"
+NAME = "t1/n1/a"
+
+
+@pytest.fixture
+async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    async with resource_stage() as found:
+        yield found
+
+
+# -- lists
+
+
+async def test_a_topic_of_a_tenant_that_is_not_there_waits_and_goes_on_once_all_is(
+    on: Stage,
+) -> None:
+    """What was read of the tenant before it was there is not believed afterwards."""
+    on.apply("Topic", "a", {"name": "x/y/a"})
+    assert await on.look("Topic", "a") is not None
+    assert on.reason("Topic", "a") == "WaitingForNamespace"
+    await on.ready("Tenant", "x", {})
+    await on.ready("Namespace", "y", {"tenant": "x"})
+    on.watches.woken.clear()
+    assert await on.look("Topic", "a") is None
+
+
+async def test_a_namespace_that_went_since_its_list_was_read_is_waited_for(on: Stage) -> None:
+    await on.ready("Namespace", "m", {"tenant": "t1"})
+    await on.ready("Topic", "b", {"name": "t1/m/b"})
+    await on.say("DELETE", "/persistent/t1/m/b")
+    await on.say("DELETE", "/namespaces/t1/m")
+    on.apply("Topic", "a", {"name": "t1/m/a"})
+    assert await on.look("Topic", "a") is not None
+    assert await on.look("Topic", "a") is not None
+    assert on.reason("Topic", "a") == "WaitingForNamespace"
+
+
+async def test_a_namespace_that_appeared_since_the_list_was_read_holds_its_tenant(
+    on: Stage,
+) -> None:
+    await on.ready("Tenant", "x", {})
+    await on.look("Tenant", "x")
+    await on.say("PUT", "/namespaces/x/new")
+    assert await on.delete("Tenant", "x") is not None
+    assert "x/new" in on.condition("Tenant", "x", "DeletionBlocked")["message"]
+
+
+@pytest.mark.parametrize("kind", ["Tenant", "Namespace", "Topic"])
+async def test_what_went_since_its_list_was_read_is_made_again_in_one_look(
+    on: Stage, kind: str
+) -> None:
+    spec, path = {
+        "Tenant": ({}, "/tenants/x"),
+        "Namespace": ({"tenant": "t1"}, "/namespaces/t1/x"),
+        "Topic": ({"name": "t1/n1/x"}, "/persistent/t1/n1/x"),
+    }[kind]
+    await on.ready(kind, "x", spec)
+    await on.look(kind, "x")
+    await on.say("DELETE", path)
+    assert await on.look(kind, "x") is None
+    assert on.reason(kind, "x") == "AsSpecified"
+    assert len(on.notes("Recreated")) == 1
+    assert await on.say("GET", path if kind != "Topic" else f"{path}/stats") is not None
+
+
+async def test_a_subscription_whose_topic_went_waits_for_it(on: Stage) -> None:
+    await on.ready("Topic", "a", {"name": NAME})
+    await on.ready("Subscription", "s", {"topic": f"persistent://{NAME}"})
+    await on.say("DELETE", f"{A}?force=true")
+    assert await on.look("Subscription", "s") is not None
+    assert on.reason("Subscription", "s") == "WaitingForTopic"
+
+
+async def test_a_list_that_is_null_is_an_empty_one(on: Stage) -> None:
+    on.rest.answers["/tenants"] = None
+    await on.ready("Tenant", "x", {})
+    assert on.rest.writes == [("PUT", "/tenants/x")]
+
+
+async def test_a_tenant_may_use_the_clusters_it_names_else_all_there_are(on: Stage) -> None:
+    on.rest.answers["/clusters"] = ["b", "a", "global"]
+    on.apply("Tenant", "x", {"allowedClusters": ["a"]})
+    await on.look("Tenant", "x")
+    on.apply("Tenant", "y", {"adminRoles": ["r"]})
+    await on.look("Tenant", "y")
+    made = [json.loads(body) for (method, _), body in
+            zip(on.rest.asked, on.rest.bodies, strict=True) if method == "PUT"]  # fmt: skip
+    assert made == [
+        {"adminRoles": [], "allowedClusters": ["a"]},
+        {"adminRoles": ["r"], "allowedClusters": ["a", "b"]},
+    ]
+
+
+async def test_how_many_bundles_there_are_is_the_brokers_affair_unless_it_is_said(
+    on: Stage,
+) -> None:
+    await on.ready("Namespace", "m", {"tenant": "t1"})
+    await on.ready("Namespace", "n", {"tenant": "t1", "bundles": 8})
+    made = [json.loads(body) for (method, _), body in
+            zip(on.rest.asked, on.rest.bodies, strict=True) if method == "PUT"]  # fmt: skip
+    assert made == [{}, {"bundles": {"numBundles": 8}}]
+    on.apply("Namespace", "n", {"tenant": "t1", "bundles": 16})
+    await on.look("Namespace", "n")
+    assert "brokers split bundles by load" in on.condition("Namespace", "n")["message"]
+
+
+async def test_a_condition_keeps_the_time_since_which_it_is_so(on: Stage) -> None:
+    first = on.now
+    await on.ready("Topic", "a", {"name": NAME})
+    for hours, refused in ((1, False), (2, True), (3, True), (4, False)):
+        on.now = first.replace(hour=first.hour + hours)
+        if refused:
+            on.rest.refuse = lambda method, _: (412, "no") if method == "POST" else None
+        else:
+            on.rest.refuse = lambda _method, _path: None
+        ttl = {"messageTTL": f"{hours}h"}
+        on.apply("Topic", "a", {"name": NAME, "policies": ttl})
+        await on.look("Topic", "a")
+        since = {1: 12, 2: 14, 3: 14, 4: 16}[hours]
+        found = on.condition("Topic", "a")
+        assert found["status"] == str(not refused)
+        assert found["lastTransitionTime"] == f"2026-01-01T{since}:00:00Z"
+
+
+# -- the clients
+
+
+async def test_requests_of_all_clusters_are_counted_by_method(on: Stage) -> None:
+    await on.ready("Tenant", "x", {})
+    await on.ready("Tenant", "y", {"adminUrl": "http://other:8080/"})
+    counted = on.clusters.requests()
+    assert counted["GET"] == sum(method == "GET" for method, _ in on.rest.asked)
+    assert counted["PUT"] == sum(method == "PUT" for method, _ in on.rest.asked) == 2
+    assert on.clusters.at(URL) is on.clusters.at(f"{URL}/")
+    clients = [on.clusters.at(url).client for url in (URL, "http://other:8080")]
+    await on.clusters.close()
+    assert all(each._http.is_closed for each in clients)
+
+
+async def test_redirects_without_an_end_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+
+    def moves_on(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(307, headers={"location": f"{request.url.path}x"})
+
+    client = AdminClient(URL)
+    client._http = httpx.AsyncClient(transport=httpx.MockTransport(moves_on))
+    with pytest.raises(Unreachable, match="more than 5 redirects"):
+        await client.get("/x")
+    assert client.requests["GET"] == REDIRECTS_MAX * ATTEMPTS_MAX
+    await client.close()
+
+
+@pytest.mark.parametrize(("status", "attempts"), [(499, 1), (500, 3), (503, 3)])
+async def test_what_a_broker_failed_at_is_asked_again_and_what_it_refuses_is_not(
+    monkeypatch: pytest.MonkeyPatch, status: int, attempts: int
+) -> None:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    client = AdminClient(URL)
+    answer = httpx.MockTransport(lambda _: httpx.Response(status, json={"reason": "why"}))
+    client._http = httpx.AsyncClient(transport=answer)
+    with pytest.raises(AdminError, match="why"):
+        await client.get("/x")
+    assert client.requests["GET"] == attempts
+    await client.close()
+
+
+async def test_a_request_that_hangs_is_ended_with_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admin_client, "CLOSE_S_MAX", 0.01)
+    begun = asyncio.Event()
+
+    async def hangs(_: httpx.Request) -> httpx.Response:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client = AdminClient(URL)
+    client._http = httpx.AsyncClient(transport=httpx.MockTransport(hangs))
+    task = asyncio.create_task(client.get("/x"))
+    await begun.wait()
+    await client.close()
+    assert client._http.is_closed
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_client_asks_with_a_deadline_and_so_many_at_once() -> None:
+    client = AdminClient("http://a/")
+    assert client.url == "http://a"
+    assert client._http.timeout.read == ANSWER_TIMEOUT_S
+    assert client._slots._value == AT_ONCE_MAX
+    await client.close()

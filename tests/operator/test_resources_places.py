@@ -1,0 +1,282 @@
+"""Where a resource's target is, what a look reads there, and what is known of lists meanwhile."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.operator.memory_kube import Refusal
+from tests.operator.resource_stage import NS, URL, Stage, resource_stage
+from tests.unit.admin.support import Admin, entry
+
+from magnetar_operator.api_kinds import CLUSTER, Object
+from magnetar_operator.events import SERIES_INTERVAL_S
+from magnetar_operator.models.base import API_VERSION
+from magnetar_operator.resources import admin_client
+from magnetar_operator.resources.desired import INACTIVE, desired_of
+from magnetar_operator.resources.placing import admin_url
+from magnetar_operator.resources.targets import parse_spec
+
+A = "/persistent/t1/n1/a"
+NAME = "t1/n1/a"
+POLICIES = "/magnetar/persistent/t1/n1/a/policies"
+TTL = {"policies": {"messageTTL": "1h"}}
+
+
+@pytest.fixture
+async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    async with resource_stage() as found:
+        yield found
+
+
+def resource(kind: str, name: str, **content: Any) -> Object:
+    return {
+        "apiVersion": API_VERSION, "kind": kind, "metadata": {"name": name, "namespace": NS},
+        **content,
+    }  # fmt: skip
+
+
+def cluster(name: str = "c", namespace: str = NS, **content: Any) -> Object:
+    made = resource(CLUSTER.kind, name, **content)
+    made["metadata"]["namespace"] = namespace
+    return made
+
+
+# -- where a target is
+
+
+@pytest.mark.parametrize(
+    ("content", "url"),
+    [
+        ({"spec": {"adminUrl": "http://a/"}, "status": {"adminUrl": "http://b"}}, "http://a"),
+        ({"spec": {}, "status": {"adminUrl": "http://b/"}}, "http://b"),
+        ({}, f"http://c-broker.{NS}.svc:8080"),
+    ],
+)
+async def test_the_only_cluster_of_the_namespace_is_meant_where_none_is_named(
+    on: Stage, content: Object, url: str
+) -> None:
+    assert admin_url(cluster(**content)) == url
+    on.kube.put(cluster(**content))
+    on.kube.put(cluster("far", "elsewhere"))
+    on.kube.put(resource("Tenant", "x"))
+    assert await on.look("Tenant", "x") is None
+    status = on.status("Tenant", "x")
+    assert (status["cluster"], status["clusterNamespace"], status["adminUrl"]) == ("c", NS, url)
+
+
+async def test_without_a_cluster_or_with_several_the_resource_says_what_to_do(on: Stage) -> None:
+    on.kube.put(resource("Tenant", "x"))
+    assert await on.look("Tenant", "x") is not None
+    assert on.reason("Tenant", "x") == "WaitingForCluster"
+    assert "no MagnetarCluster in namespace ns" in on.condition("Tenant", "x")["message"]
+    on.kube.put(cluster("b"))
+    on.kube.put(cluster("a"))
+    assert await on.look("Tenant", "x") is None
+    assert on.reason("Tenant", "x") == "InvalidSpec"
+    assert "(a, b): name one in spec.clusterRef" in on.condition("Tenant", "x")["message"]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_a_cluster_is_found_whether_or_not_a_watch_has_shown_it(
+    on: Stage, shown: bool
+) -> None:
+    if not shown:
+        seen, on.kube.seen = on.kube.seen, lambda _one, _gone: None
+        on.kube.put(cluster(spec={"adminUrl": URL}))
+        on.kube.seen = seen
+    else:
+        on.kube.put(cluster(spec={"adminUrl": URL}))
+    on.kube.put(resource("Tenant", "x", spec={}))
+    await on.ready("Tenant", "y", {"clusterRef": {"name": "c"}})
+    assert await on.look("Tenant", "x") is None
+    asked = [one.path for one in on.kube.asked if "magnetarclusters" in one.path]
+    assert bool(asked) != shown
+
+
+async def test_a_named_cluster_may_be_in_another_namespace_and_is_waited_for(on: Stage) -> None:
+    where = {"clusterRef": {"name": "c", "namespace": "elsewhere"}}
+    on.kube.put(cluster(spec={"adminUrl": "http://wrong"}))
+    on.apply("Tenant", "x", where)
+    assert await on.look("Tenant", "x") is not None
+    assert "no MagnetarCluster elsewhere/c" in on.condition("Tenant", "x")["message"]
+    on.kube.refuse = lambda asked: (
+        Refusal(403, "Forbidden", "no right") if "/elsewhere/" in asked.path else None
+    )
+    assert await on.look("Tenant", "x") is None
+    assert on.reason("Tenant", "x") == "InvalidSpec"
+    assert "may not look into namespace elsewhere: " in on.condition("Tenant", "x")["message"]
+    on.kube.refuse = lambda _: None
+    on.kube.put(cluster(namespace="elsewhere", spec={"adminUrl": URL}))
+    assert await on.look("Tenant", "x") is None
+    assert on.status("Tenant", "x")["clusterNamespace"] == "elsewhere"
+
+
+async def test_a_reference_leads_to_the_cluster_of_what_it_names(on: Stage) -> None:
+    on.kube.put(cluster("near", spec={"adminUrl": "http://wrong"}))
+    on.kube.put(cluster(spec={"adminUrl": URL}))
+    await on.ready("Namespace", "n", {"clusterRef": {"name": "c"}, "tenant": "t1"})
+    on.kube.put(resource("Topic", "a", spec={"namespaceRef": {"name": "n"}}))
+    on.kube.put(resource("Subscription", "s", spec={"topicRef": {"name": "a"}}))
+    for kind, name in (("Topic", "a"), ("Subscription", "s")):
+        assert await on.look(kind, name) is None, on.condition(kind, name)
+        assert on.status(kind, name)["cluster"] == "c"
+    assert on.status("Subscription", "s")["resolvedName"] == ("persistent://t1/n/a/subscription/s")
+
+
+async def test_the_clusters_own_name_is_allowed_and_no_other(on: Stage) -> None:
+    on.kube.put(cluster(spec={"adminUrl": URL, "clusterName": "standalone"}))
+    where = {"clusterRef": {"name": "c"}}
+    await on.ready("Tenant", "x", {**where, "allowedClusters": ["standalone"]})
+    on.apply("Tenant", "y", {**where, "allowedClusters": ["c"]})
+    await on.look("Tenant", "y")
+    assert on.reason("Tenant", "y") == "Unsupported"
+
+
+async def test_a_status_without_the_clusters_namespace_means_that_of_the_manifest(
+    on: Stage,
+) -> None:
+    """As an older release wrote it."""
+    on.kube.put(cluster(namespace="elsewhere", spec={"adminUrl": URL}))
+    where = {"clusterRef": {"name": "c", "namespace": "elsewhere"}}
+    for name in ("one", "two"):
+        await on.ready("Topic", name, {**where, "name": f"t1/n1/{name}"})
+        status = on.status("Topic", name)
+        del status["clusterNamespace"]
+        on.kube.put({**on.get("Topic", name), "status": status})
+    on.restart()
+    on.rest.down = True
+    assert await on.delete("Topic", "one") is not None, "its cluster is there"
+    on.kube.remove(CLUSTER, "c", "elsewhere")
+    on.kube.put(cluster())
+    assert await on.delete("Topic", "two") is None, "its cluster is gone, another is not it"
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept"),
+    [
+        ({"name": NAME}, True),
+        ({"name": f"persistent://{NAME}"}, True),
+        ({"name": f"non-persistent://{NAME}"}, False),
+        ({"name": NAME, "persistent": False}, False),
+        ({"name": NAME, "policies": {"inactiveTopicPolicies": {
+            "deleteWhileInactive": True, "deleteMode": "delete_when_no_subscriptions",
+            "maxInactiveDuration": "1h"}}}, False),
+    ],
+)  # fmt: skip
+def test_a_stored_topic_is_kept_while_nobody_uses_it_unless_it_says_otherwise(
+    spec: Object, kept: bool
+) -> None:
+    desired = desired_of(parse_spec({"kind": "Topic", "metadata": {"name": "a"}, "spec": spec}))
+    assert (INACTIVE in desired.implied) == kept
+
+
+# -- what a look reads
+
+
+async def test_a_subscription_starts_where_its_manifest_says(on: Stage) -> None:
+    await on.ready("Topic", "a", {"name": NAME})
+    admin = Admin(on.service, None, None)  # type: ignore[arg-type]
+    await admin.publish([entry(b"m", number) for number in range(3)])
+    topic = {"topic": f"persistent://{NAME}"}
+    await on.ready("Subscription", "all", {**topic, "initialPosition": "Earliest"})
+    await on.ready("Subscription", "new", topic)
+    for name, backlog in (("all", 3), ("new", 0)):
+        await on.look("Subscription", name)
+        assert on.status("Subscription", name)["backlog"]["messages"] == backlog
+    starts = [json.loads(body) for (method, path), body in
+              zip(on.rest.asked, on.rest.bodies, strict=True)
+              if method == "PUT" and "/subscription/" in path]  # fmt: skip
+    end = 2**63 - 1
+    assert starts == [
+        {"ledgerId": -1, "entryId": -1, "partitionIndex": -1},
+        {"ledgerId": end, "entryId": end, "partitionIndex": -1},
+    ]
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_cluster_that_cannot_give_all_policies_is_asked_for_each(
+    on: Stage, status: int
+) -> None:
+    on.rest.refuse = lambda _, path: (status, "no") if path == POLICIES else None
+    await on.ready("Topic", "a", {"name": NAME, **TTL})
+    await on.say("POST", f"{A}/messageTTL", 5)
+    for _ in range(2):
+        assert await on.look("Topic", "a") is None
+    assert await on.say("GET", f"{A}/messageTTL") == 3600
+    assert on.rest.asked.count(("GET", POLICIES)) == 1
+    assert len(on.notes("DriftRepaired")) == 1
+
+
+async def test_policies_that_cannot_be_read_are_not_taken_for_unset(on: Stage) -> None:
+    await on.ready("Topic", "a", {"name": NAME, **TTL})
+    await on.look("Topic", "a")
+    before = on.rest.writes
+    for status in (403, 405):
+        on.rest.refuse = lambda _, path, status=status: (status, "no") if path == POLICIES else None  # type: ignore[misc]
+        assert await on.look("Topic", "a") is not None
+        assert on.reason("Topic", "a") == "Refused"
+    assert on.rest.writes == before
+
+
+async def test_no_policies_at_all_are_read_as_none(on: Stage) -> None:
+    await on.ready("Topic", "a", {"name": NAME})
+    on.rest.answers[POLICIES] = None
+    assert await on.look("Topic", "a") is None
+    assert on.reason("Topic", "a") == "AsSpecified"
+
+
+async def test_a_plan_goes_by_what_was_applied_and_what_is_ignored(on: Stage) -> None:
+    await on.ready("Topic", "a", {"name": NAME, "policies": {
+        "messageTTL": "1h", "maxProducersPerTopic": 3}})  # fmt: skip
+    await on.say("POST", f"{A}/messageTTL", 5)
+    on.apply("Topic", "a", {"name": NAME, **TTL}, plan="true", ignore_drift="messageTTL")
+    await on.look("Topic", "a")
+    (step,) = on.status("Topic", "a")["plan"]
+    assert step["text"].startswith("remove maxProducersPerTopic (was 3)")
+
+
+async def test_a_property_that_is_refused_is_no_policy_that_is(on: Stage) -> None:
+    on.rest.refuse = lambda method, path: (
+        (412, "no") if method == "PUT" and path.endswith("/properties") else None
+    )
+    on.apply("Topic", "a", {"name": NAME, **TTL, "properties": {"team": "red"}})
+    assert await on.look("Topic", "a") is not None
+    assert on.reason("Topic", "a") == "Refused"
+    assert on.reason("Topic", "a", "PolicyReady") == "AsSpecified"
+
+
+# -- deletion, of other releases and in time
+
+
+async def test_a_duplicate_of_an_older_release_deletes_nothing(on: Stage) -> None:
+    """It recorded the target as if it had made it, and said Duplicate."""
+    await on.ready("Topic", "two", {"name": NAME})
+    one = on.get("Topic", "two")
+    one["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": "Duplicate"}]
+    on.kube.put(one)
+    on.restart()
+    assert await on.delete("Topic", "two") is None
+    assert len(await on.say("GET", "/persistent/t1/n1")) == 1
+
+
+async def test_a_topic_of_the_same_name_elsewhere_is_nobodys_resource_here(on: Stage) -> None:
+    await on.ready("Namespace", "m", {"tenant": "t1"})
+    await on.ready("Topic", "a", {"name": "t1/m/a"})
+    one = on.get("Topic", "a")
+    on.kube.put({**one, "status": {**one["status"], "adminUrl": "http://other:8080"}})
+    await on.delete("Namespace", "m")
+    message = on.condition("Namespace", "m", "DeletionBlocked")["message"]
+    assert "nobody's resources, to be deleted by hand: persistent://t1/m/a" in message
+
+
+async def test_what_holds_a_deletion_up_for_long_is_one_event(on: Stage) -> None:
+    on.rest.refuse = lambda method, _: (412, "in use") if method == "DELETE" else None
+    await on.ready("Topic", "a", {"name": NAME})
+    await on.delete("Topic", "a")
+    for _ in range(3):
+        on.now = on.now.fromtimestamp(on.now.timestamp() + SERIES_INTERVAL_S, on.now.tzinfo)
+        await on.look("Topic", "a")
+    written = [one for one in on.kube.writes if "/events" in one.path]
+    assert len(written) == 1

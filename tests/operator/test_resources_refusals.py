@@ -1,0 +1,170 @@
+"""What a look at a resource refuses, leaves undone, and meets on its way."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.operator.memory_kube import Asked, Refusal
+from tests.operator.resource_stage import NS, URL, Stage, resource_stage
+
+from magnetar_operator.api_kinds import EVENT, NAMESPACE, TENANT
+from magnetar_operator.events import SERIES_INTERVAL_S
+from magnetar_operator.resources import admin_client
+from magnetar_operator.resources.reconcile import CHANGED_S
+
+A = "/persistent/t1/n1/a"
+NAME = "t1/n1/a"
+HOUR = {"messageTTL": "1h"}
+
+
+@pytest.fixture
+async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    async with resource_stage() as found:
+        yield found
+
+
+def applied(on: Stage, kind: str = "Topic", name: str = "a") -> dict[str, Any]:
+    return dict(on.status(kind, name).get("applied") or {})
+
+
+# -- refusals
+
+
+async def test_a_refused_policy_is_told_and_keeps_no_other_from_being_set(on: Stage) -> None:
+    on.rest.refuse = lambda method, path: (
+        (412, "not so") if method == "POST" and path.endswith("/maxProducers") else None
+    )
+    policies = {"maxProducersPerTopic": 3, **HOUR}
+    spec = {"name": NAME, "policies": policies, "properties": {"team": "red"}}
+    on.apply("Topic", "a", spec)
+    assert await on.look("Topic", "a") is not None
+    for type_ in ("Ready", "PolicyReady"):
+        found = on.condition("Topic", "a", type_)
+        assert (found["status"], found["reason"]) == ("False", "Refused")
+        assert found["message"] == "set maxProducersPerTopic to 3: not so"
+    assert await on.say("GET", f"{A}/messageTTL") == 3600
+    assert applied(on) == {
+        "exists": True,
+        "fields": {"policies.messageTTL": 3600, "properties.team": "red", "partitions": 0},
+        "pending": ["policies.maxProducersPerTopic"],
+    }
+    on.watches.woken.clear()
+    on.rest.refuse = lambda _method, _path: None
+    assert await on.look("Topic", "a") is None
+    assert await on.say("GET", f"{A}/maxProducers") == 3
+
+
+async def test_of_what_cannot_be_created_nothing_is_set(on: Stage) -> None:
+    on.rest.refuse = lambda method, path: (412, "full") if (method, path) == ("PUT", A) else None
+    on.apply("Topic", "a", {"name": NAME, "policies": HOUR, "properties": {"team": "red"}})
+    assert await on.look("Topic", "a") is not None
+    assert on.condition("Topic", "a")["message"] == "it cannot be created: full"
+    assert on.rest.writes == [("PUT", A)]
+
+
+async def test_what_cannot_be_is_refused_without_trying_and_without_being_asked_again(
+    on: Stage,
+) -> None:
+    await on.say("PUT", A)
+    on.apply("Topic", "a", {"name": NAME, "partitions": 2, "policies": HOUR})
+    assert await on.look("Topic", "a") is None
+    ready = on.condition("Topic", "a")
+    assert ready["reason"] == "Refused"
+    assert "make a new topic" in ready["message"]
+    assert on.reason("Topic", "a", "PolicyReady") == "AsSpecified"
+    assert "make a new topic" in on.notes("Refused")[0]
+    on.apply("Topic", "bad", {"name": "no-namespace"})
+    assert await on.look("Topic", "bad") is None
+    assert on.reason("Topic", "bad") == "InvalidSpec"
+    on.kube.put({**on.get("Topic", "bad"), "spec": {"adminUrl": URL, "partitions": "many"}})
+    assert await on.look("Topic", "bad") is None
+    assert "partitions" in on.condition("Topic", "bad")["message"]
+
+
+async def test_what_magnetar_does_not_do_is_refused_before_anything_is_done(on: Stage) -> None:
+    on.kube.put(
+        {"apiVersion": TENANT.api_version, "kind": "MagnetarCluster",
+         "metadata": {"name": "c", "namespace": NS}, "spec": {"adminUrl": URL}}
+    )  # fmt: skip
+    on.apply("Tenant", "far", {"clusterRef": {"name": "c"}, "allowedClusters": ["elsewhere"]})
+    assert await on.look("Tenant", "far") is None
+    ready = on.condition("Tenant", "far")
+    assert ready["reason"] == "Unsupported"
+    assert "name the local cluster only" in ready["message"]
+    assert on.rest.asked == []
+    assert on.finalizers("Tenant", "far") == []
+
+
+async def test_a_refusal_of_the_cluster_while_it_is_looked_at_is_told(on: Stage) -> None:
+    on.rest.refuse = lambda _, path: (403, "you may not") if path == "/tenants" else None
+    on.apply("Tenant", "x", {})
+    assert await on.look("Tenant", "x") is not None
+    ready = on.condition("Tenant", "x")
+    assert ready["reason"] == "Refused"
+    assert ready["message"].startswith("the cluster says: you may not")
+
+
+# -- annotations
+
+
+async def test_paused_nothing_is_compared_and_a_plan_only_tells(on: Stage) -> None:
+    on.apply("Topic", "a", {"name": NAME}, paused="true")
+    assert await on.look("Topic", "a") is None
+    ready, paused = on.condition("Topic", "a"), on.condition("Topic", "a", "Paused")
+    assert (ready["status"], ready["reason"], paused["status"]) == ("Unknown", "Paused", "True")
+    assert on.rest.asked == []
+    on.apply("Topic", "a", {"name": NAME, "policies": HOUR}, plan="true")
+    assert await on.look("Topic", "a") is None
+    assert on.condition("Topic", "a")["status"] == "Unknown"
+    assert on.reason("Topic", "a") == "PlanOnly"
+    texts = [one["text"] for one in on.status("Topic", "a")["plan"]]
+    assert f"create topic persistent://{NAME}" in texts
+    assert on.rest.writes == []
+    assert on.finalizers("Topic", "a") == []
+    assert "applied" not in on.status("Topic", "a")
+    await on.ready("Topic", "a", {"name": NAME})
+    assert "plan" not in on.status("Topic", "a")
+    assert on.condition("Topic", "a", "Paused") == {}
+
+
+# -- what changes meanwhile
+
+
+async def test_an_object_that_changed_meanwhile_is_looked_at_again_at_once(on: Stage) -> None:
+    one = on.apply("Topic", "a", {"name": NAME})
+    on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
+    assert await on.reconciler.reconcile(one) == CHANGED_S
+    assert on.rest.writes == [], "nothing is made of a manifest that is older"
+
+
+async def test_a_status_is_never_written_to_another_resource_of_the_same_name(on: Stage) -> None:
+    await on.ready("Namespace", "n", {"tenant": "t1"})
+    old = on.get("Namespace", "n")
+    on.kube.drop(NAMESPACE, "n")
+    on.apply("Namespace", "n", {"tenant": "t1"})
+    old["status"] = {}
+    on.restart()
+    assert await on.reconciler.reconcile(old) is None
+    assert on.status("Namespace", "n") == {}
+
+
+async def test_an_event_that_cannot_be_written_holds_nothing_up(on: Stage) -> None:
+    def no_events(asked: Asked) -> Refusal | None:
+        return Refusal(403, "Forbidden") if "/events" in asked.path else None
+
+    on.kube.refuse = no_events
+    await on.say("PUT", A)
+    await on.ready("Topic", "a", {"name": NAME})
+
+
+async def test_news_that_come_again_are_counted_and_written_now_and_then(on: Stage) -> None:
+    await on.say("PUT", A)
+    on.apply("Topic", "a", {"name": NAME, "partitions": 2})
+    for after_s in (0, SERIES_INTERVAL_S - 1, 1):
+        on.now = on.now.fromtimestamp(on.now.timestamp() + after_s, on.now.tzinfo)
+        await on.look("Topic", "a")
+    written = [one.method for one in on.kube.writes_of(EVENT)]
+    assert written.count("PATCH") == 1
+    (event,) = [one for one in on.kube.all_of(EVENT) if one["reason"] == "Refused"]
+    assert event["series"]["count"] == 3

@@ -1,0 +1,202 @@
+"""What a SparkJob's conditions say, word for word: people and their alerts read them."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.operator.test_sparkjobs_plan import job
+from tests.operator.test_sparkjobs_tables import (
+    AT,
+    SCHEDULED,
+    cron_of,
+    ended,
+    owner,
+    pod,
+    ran,
+    shown,
+)
+
+from magnetar_operator.sparkjobs import figures
+from magnetar_operator.sparkjobs.cron import BadSchedule, Schedule
+from magnetar_operator.sparkjobs.plan import Problem
+from magnetar_operator.sparkjobs.runs import runs
+from magnetar_operator.sparkjobs.wanted import EXECUTOR
+
+LOGS = "(kubectl logs job/r)"
+AGAIN = 'to run it again: kubectl annotate mspark cold --overwrite magnetar.io/run="$(date +%s)"'
+LATER = "2026-03-01T13:00:00Z"
+WAITING: dict[str, Any] = {
+    "containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]
+}
+
+
+@pytest.mark.parametrize(
+    ("spec", "jobs", "how", "ready"),
+    [
+        ({}, [], {}, ("False", "Waiting", "its run is not there yet")),
+        (
+            {},
+            [],
+            {"problems": [Problem("Bad", "first"), Problem("Worse", "second")]},
+            ("False", "Bad", "first; second"),
+        ),
+        (
+            {},
+            [ran("r")],
+            {},
+            ("False", "RunStarting", "r (starting, try 1): its pod is not there yet"),
+        ),
+        (
+            {},
+            [ran("r")],
+            {"pods": (pod("p", "r"),)},
+            ("True", "RunStarting", "r (starting, try 1)"),
+        ),
+        (
+            {},
+            [ran("r", failed=1)],
+            {"pods": (pod("p", "r", **WAITING),)},
+            ("False", "RunStarting", "r (starting, try 2): ErrImagePull; 1 of its tries failed"),
+        ),
+        (
+            {},
+            [ran("r")],
+            {"pods": (pod("p", "r", phase="Running"),)},
+            ("True", "Running", "r (running, try 1); kubectl logs -f job/r"),
+        ),
+        ({}, [ran("r", "Complete")], {}, ("True", "Succeeded", f"r succeeded: done {LOGS}")),
+        ({}, [ran("r", "Failed")], {}, ("False", "RunFailed", f"r failed:  {LOGS}; {AGAIN}")),
+        (
+            {"suspend": True},
+            [ran("r", "Failed")],
+            {},
+            ("True", "Suspended", "spec.suspend is true: no run is started"),
+        ),
+        (SCHEDULED, [], {}, ("True", "Scheduled", "the next run is due at 2026-03-02T03:00:00Z")),
+        (SCHEDULED, [ran("r", "Failed")], {}, ("False", "RunFailed", f"r failed:  {LOGS}")),
+    ],
+)
+def test_ready_says_how_it_is_and_what_to_do(
+    spec: dict[str, Any], jobs: list[Any], how: dict[str, Any], ready: tuple[str, str, str]
+) -> None:
+    one = job(**spec)
+    cron = {"cron": cron_of(one)} if spec.get("schedule") else {}
+    _, by_type = shown(one, *jobs, **how, **cron)
+    found = by_type["Ready"]
+    assert (found["status"], found["reason"], found["message"]) == ready
+
+
+def test_a_run_that_was_stopped_has_no_logs_to_read() -> None:
+    before = [{"name": "r", "state": "Running", "startedAt": AT}]
+    _, by_type = shown(job(), of=owner(lastRequest="", runs=before))
+    text = "r stopped: its Job was deleted while it ran"
+    assert by_type["Ready"]["message"] == f"{text}; {AGAIN}"
+    assert by_type["Ready"]["reason"] == "RunStopped"
+    found = by_type["Succeeded"]
+    assert (found["status"], found["reason"], found["message"]) == ("False", "Stopped", text)
+
+
+def test_the_last_run_that_ended_counts_also_while_another_is_under_way() -> None:
+    told, by_type = shown(job(), ran("r", "Failed"), ran("live", at=LATER))
+    assert (told["phase"], told["active"]) == ("Running", 1)
+    found = by_type["Succeeded"]
+    assert (found["status"], found["reason"]) == ("False", "Failed")
+    assert found["message"] == f"r failed:  {LOGS}"
+    assert (told["lastRunAt"], told.get("lastSuccessAt")) == (LATER, None)
+
+
+def test_a_changed_spec_is_named_with_what_to_do() -> None:
+    _, by_type = shown(job(), ran("r", "Complete", meta={"annotations": {"magnetar.io/spec": "x"}}))
+    found = by_type["SpecChanged"]
+    assert (found["status"], found["reason"]) == ("True", "RunsOnce")
+    assert found["message"] == f"it has run with another spec; {AGAIN}"
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (ended('{"error": "no such topic"}'), "no such topic"),
+        (ended('{"error": ""}', "Error", 3), 'Error, exit code 3: {"error": ""}'),
+        (ended('{"state": "failed"}', "Error", 3), 'Error, exit code 3: {"state": "failed"}'),
+        (ended("", "OOMKilled", 137), "OOMKilled, exit code 137"),
+        (ended("  ", "Error", 1), "Error, exit code 1"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "no disk"}, "Evicted: no disk"),
+        (WAITING, "ErrImagePull"),
+        ({}, ""),
+    ],
+)
+def test_a_failure_has_the_jobs_word_for_it_else_kubernetes(
+    status: dict[str, Any], why: str
+) -> None:
+    (told,) = runs([], [ran("r", "Failed")], [pod("p", "r", **status)], AT)
+    assert told.message == why
+
+
+@pytest.mark.parametrize(
+    ("document", "result"),
+    [
+        ({"metrics": {"a": 1, "b": 0.5, "c": True, "d": "x"}}, {"a": 1, "b": 0.5}),
+        ({"metrics": []}, None),
+        ({}, None),
+        ([1], None),
+    ],
+)
+def test_figures_of_a_run_are_numbers(document: Any, result: dict[str, float] | None) -> None:
+    said = pod("p", "r", **ended(json.dumps(document)))
+    (told,) = runs([], [ran("r", "Complete")], [said], AT)
+    assert told.result == result
+    (live,) = runs([], [ran("r")], [said], AT)
+    assert live.result is None
+
+
+def test_a_run_began_when_its_job_did_else_when_that_was_made() -> None:
+    (told,) = runs([], [ran("r", startTime=None)], [], AT)
+    assert told.started_at == AT
+    (told,) = runs([], [ran("r", startTime=LATER)], [], AT)
+    assert told.started_at == LATER
+
+
+def test_a_condition_that_does_not_hold_ends_no_run() -> None:
+    one = ran("r", "Complete")
+    one["status"]["conditions"][0]["status"] = "False"
+    (told,) = runs([], [one], [], AT)
+    assert told.state == "Starting"
+
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "above"),
+    [
+        ("0 0 * * *", "59 0 * * *", "60 0 * * *"),
+        ("0 0 * * *", "0 23 * * *", "0 24 * * *"),
+        ("0 0 1 * *", "0 0 31 * *", "0 0 32 * *"),
+        ("0 0 1 1 *", "0 0 1 12 *", "0 0 1 13 *"),
+        ("0 0 * * 0", "0 0 * * 6", "0 0 * * 8"),
+    ],
+)
+def test_each_field_of_a_schedule_has_its_bounds(lowest: str, highest: str, above: str) -> None:
+    assert Schedule.parse(lowest)
+    assert Schedule.parse(highest)
+    with pytest.raises(BadSchedule):
+        Schedule.parse(above)
+
+
+def test_an_executor_of_nobody_holds_no_run_up() -> None:
+    stuck = pod("e", role=EXECUTOR, **WAITING)
+    driver = pod("p", "r", phase="Running")
+    (told,) = runs([], [ran("r")], [driver, stuck], AT)
+    assert told.message == ""
+
+
+def test_figures_are_told_of_jobs_that_have_not_run_yet() -> None:
+    one = {"metadata": {"name": "cold", "namespace": "ns"}, "spec": {"type": "Offload"}}
+    text = "".join(figures.lines([one]))
+    who = 'sparkjob_namespace="ns",sparkjob="cold",type="Offload"'
+    assert f'magnetar_sparkjob_runs{{{who},state="Succeeded"}} 0' in text
+    assert "last_failed" not in text
+
+
+def test_a_pod_of_the_drivers_that_is_no_executor_holds_no_run_up() -> None:
+    """An admission controller may put other pods under the driver."""
+    stuck = pod("x", role="", meta={"ownerReferences": [{"uid": "u-p"}]}, **WAITING)
+    (told,) = runs([], [ran("r")], [pod("p", "r", phase="Running"), stuck], AT)
+    assert told.message == ""

@@ -1,0 +1,275 @@
+"""The queue of looks: one look at an object at a time, again when it changed, and how soon."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tests.unit.ownership.stage import in_virtual_time
+
+from magnetar_operator.api_kinds import Object
+from magnetar_operator.kube import Unreachable
+from magnetar_operator.work import LOOK_S_MAX, PAUSE_FIRST_S, PAUSE_MAX_S, Key, Work
+
+RESYNC_S = 1_000.0
+A, B, C = (Key("Topic", "ns", name) for name in "abc")
+
+
+def one(name: str = "a", generation: int = 1, **status: object) -> Object:
+    metadata = {"name": name, "namespace": "ns", "uid": f"u-{name}", "generation": generation}
+    return {"kind": "Topic", "metadata": metadata, "status": status}
+
+
+class Looks:
+    """A reconciler that notes when it looks at what."""
+
+    def __init__(self, workers: int = 4) -> None:
+        self.work = Work(workers, RESYNC_S)
+        self.seen: list[tuple[float, str, int]] = []
+        self.under_way: list[str] = []
+        self.most = 0
+        self.answer: Callable[[Object], Awaitable[float | None]] = self._nothing
+        self.work.register("Topic", self._look)
+        self._began = asyncio.get_running_loop().time()
+
+    async def _nothing(self, _: Object) -> float | None:
+        return None
+
+    async def _look(self, found: Object) -> float | None:
+        name = found["metadata"]["name"]
+        at = asyncio.get_running_loop().time() - self._began
+        self.seen.append((round(at, 1), name, found["metadata"]["generation"]))
+        assert name not in self.under_way, "one look at an object at a time"
+        self.under_way.append(name)
+        self.most = max(self.most, len(self.under_way))
+        try:
+            return await self.answer(found)
+        finally:
+            self.under_way.remove(name)
+
+    @property
+    def times(self) -> list[float]:
+        return [at for at, _, _ in self.seen]
+
+    async def __aenter__(self) -> "Looks":
+        self.work.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.work.stop()
+        left = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
+        assert left == []
+
+
+@pytest.fixture(autouse=True)
+def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.uniform", lambda _low, high: high)
+
+
+async def passed(seconds: float = 0.1) -> None:
+    await asyncio.sleep(seconds)
+
+
+@in_virtual_time
+async def test_what_is_seen_is_looked_at_and_again_after_the_resync_interval() -> None:
+    async with Looks() as on:
+        on.work.seen(A, one())
+        await passed(RESYNC_S * 2.5)
+        assert on.times == [0.0, 1_100.0, 2_200.0]
+        assert on.work.looks == {"Topic": 3}
+        assert on.work.waiting == 0
+
+
+@in_virtual_time
+async def test_a_look_comes_back_when_it_asks_to() -> None:
+    async with Looks() as on:
+        asked = [5.0, 0.5, None]
+
+        async def soon(_: Object) -> float | None:
+            return asked.pop(0)
+
+        on.answer = soon
+        on.work.seen(A, one())
+        await passed(10)
+        assert on.times == [0.0, 5.0, 5.5]
+
+
+@in_virtual_time
+async def test_the_earliest_wish_counts_and_a_later_one_adds_no_look() -> None:
+    async with Looks() as on:
+        on.work.seen(A, one())
+        await passed()
+        on.work.look(A, 50.0)
+        on.work.look(A, 20.0)
+        on.work.look(A, 60.0)
+        await passed(100)
+        assert on.times == [0.0, 20.1]
+
+
+@in_virtual_time
+async def test_only_a_change_of_what_is_wanted_asks_for_a_look() -> None:
+    async with Looks() as on:
+        on.work.seen(A, one())
+        await passed()
+        on.work.seen(A, one(phase="Ready"))
+        await passed()
+        assert len(on.seen) == 1
+        assert on.work.latest(A) == one(phase="Ready")
+        for field in ("uid", "labels", "annotations", "deletionTimestamp", "finalizers"):
+            changed = one()
+            changed["metadata"][field] = ["new"]
+            before = len(on.seen)
+            on.work.seen(A, changed)
+            await passed()
+            assert len(on.seen) == before + 1, field
+            on.work.seen(A, one())
+            await passed()
+        on.work.seen(A, one(generation=2))
+        await passed()
+        assert on.seen[-1][2] == 2
+
+
+@in_virtual_time
+async def test_what_changes_while_it_is_looked_at_is_looked_at_once_more_as_it_is_then() -> None:
+    async with Looks() as on:
+        ends = asyncio.Event()
+
+        async def slow(_: Object) -> float | None:
+            await ends.wait()
+            return None
+
+        on.answer = slow
+        on.work.seen(A, one())
+        await passed()
+        on.work.seen(A, one(generation=2))
+        on.work.seen(A, one(generation=3))
+        on.work.look(A, 5.0)
+        await passed()
+        assert len(on.seen) == 1
+        ends.set()
+        await passed(100)
+        assert [generation for _, _, generation in on.seen] == [1, 3]
+
+
+@in_virtual_time
+async def test_many_objects_are_looked_at_at_once_and_no_more_than_there_are_workers() -> None:
+    async with Looks(workers=2) as on:
+        ends = asyncio.Event()
+
+        async def slow(_: Object) -> float | None:
+            await ends.wait()
+            return None
+
+        on.answer = slow
+        for key in (A, B, C):
+            on.work.seen(key, one(key.name))
+        await passed()
+        assert on.under_way == ["a", "b"]
+        ends.set()
+        await passed()
+        assert (on.most, len(on.seen)) == (2, 3)
+
+
+@in_virtual_time
+async def test_what_fails_is_tried_again_with_a_growing_pause_until_it_changes() -> None:
+    logging.disable(logging.CRITICAL)
+    async with Looks() as on:
+
+        async def fails(_: Object) -> float | None:
+            raise Unreachable(0, "", "away")
+
+        on.answer = fails
+        on.work.seen(A, one())
+        await passed(PAUSE_FIRST_S * 15.5)
+        assert on.times == [0.0, 1.0, 3.0, 7.0, 15.0]
+        assert on.work.failures == {"Topic": 5}
+        on.work.seen(A, one(generation=2))
+        await passed(PAUSE_FIRST_S + 0.5)
+        assert on.times[-2:] == [15.5, 16.5], "a change begins the pauses anew"
+        await passed(20 * PAUSE_MAX_S)
+        gaps = [later - at for at, later in zip(on.times, on.times[1:], strict=False)]
+        assert gaps[-1] == pytest.approx(PAUSE_MAX_S)
+
+        async def well(_: Object) -> float | None:
+            return None
+
+        on.answer = well
+        await passed(PAUSE_MAX_S)
+        on.answer = fails
+        on.work.look(A)
+        await passed(PAUSE_FIRST_S + 0.5)
+        assert on.times[-1] - on.times[-2] == pytest.approx(PAUSE_FIRST_S), "it went well between"
+    logging.disable(logging.NOTSET)
+
+
+@in_virtual_time
+async def test_a_look_that_hangs_is_broken_off_and_tried_again() -> None:
+    logging.disable(logging.CRITICAL)
+    async with Looks() as on:
+
+        async def hangs(_: Object) -> float | None:
+            await asyncio.Event().wait()
+            return None
+
+        on.answer = hangs
+        on.work.seen(A, one())
+        await passed(LOOK_S_MAX + PAUSE_FIRST_S + 1)
+        assert on.times == [0.0, LOOK_S_MAX + PAUSE_FIRST_S]
+        assert on.under_way == ["a"]
+    assert on.under_way == [], "an end breaks it off, too"
+    logging.disable(logging.NOTSET)
+
+
+@in_virtual_time
+async def test_what_is_gone_is_looked_at_no_more() -> None:
+    async with Looks() as on:
+
+        async def again(found: Object) -> float | None:
+            if found["metadata"]["name"] == "b":
+                on.work.gone(B)
+            return 1.0
+
+        on.answer = again
+        on.work.seen(A, one())
+        on.work.seen(B, one("b"))
+        await passed(2.5)
+        assert [name for _, name, _ in on.seen].count("b") == 1
+        on.work.gone(A)
+        before = len(on.seen)
+        on.work.look(A)
+        on.work.look(C)
+        await passed(RESYNC_S)
+        assert len(on.seen) == before
+        assert (on.work.latest(A), on.work.all_of("Topic")) == (None, [])
+
+
+@in_virtual_time
+async def test_what_was_put_in_for_another_time_and_then_went_and_came_is_looked_at_once() -> None:
+    async with Looks() as on:
+        on.work.seen(A, one())
+        await passed()
+        on.work.look(A, 10.0)
+        on.work.gone(A)
+        on.work.seen(A, one())
+        await passed(50)
+        assert on.times == [0.0, 0.1]
+
+
+async def test_objects_are_listed_by_kind_and_namespace() -> None:
+    work = Work(1, RESYNC_S)
+    far = Key("Topic", "far", "a")
+    work.seen(A, one())
+    work.seen(far, one("far"))
+    work.seen(Key("Tenant", "ns", "x"), one("x"))
+    assert work.all_of("Topic") == [one(), one("far")]
+    assert work.all_of("Topic", "far") == [one("far")]
+    assert work.waiting == 3
+    assert str(A) == "Topic ns/a"
+
+
+@in_virtual_time
+async def test_a_kind_that_nobody_looks_at_is_left_alone() -> None:
+    async with Looks() as on:
+        on.work.seen(Key("Tenant", "ns", "x"), one("x"))
+        await passed(10)
+        assert on.work.looks == {}
