@@ -22,7 +22,7 @@ from tests.unit.ledger.stage import publish
 from magnetar.bookie.api import BookieIdentity, BookieUnavailable
 from magnetar.bookie.registration import BookieRegistration, registration_key
 from magnetar.bookie.registration import encode as encode_registration
-from magnetar.core.clock import SystemClock
+from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger import registered_bookies
@@ -42,7 +42,8 @@ from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Delete, Lease, Operation, Put
 from magnetar.offload.file_format import EntryFile
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
-from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.batch import build_batch
 from magnetar.wire.entry import build_entry
 from magnetar_spark.jobs.main import main
 from magnetar_spark.jobs.session import Sessions
@@ -73,6 +74,18 @@ def entry(
     if key:
         metadata.partition_key = key
     return build_entry(metadata, f"message {number} ".encode() * 20 if value is None else value)
+
+
+def batch(number: int, keys: Sequence[str], *, time_ms: int = 0) -> bytes:
+    """A batch with a message of each key, as a producer sends it."""
+    metadata = MessageMetadata(
+        producer_name="p",
+        sequence_id=number,
+        publish_time=time_ms or 1_700_000_000_000 + number,
+        num_messages_in_batch=len(keys),
+    )
+    inside = [(SingleMessageMetadata(partition_key=key), b"of a batch") for key in keys]
+    return build_entry(metadata, build_batch(inside))
 
 
 NEWEST = entry(99)
@@ -160,9 +173,13 @@ class JobCluster:
     """See the module's text. `folder` is the object store."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        folder: Path,
+        capsys: pytest.CaptureFixture[str],
+        clock: Clock | None = None,
     ) -> None:
-        self.clock = SystemClock()
+        self.clock = clock or SystemClock()
         self.store = ScriptedStore()
         self.folder = folder
         self.bookies = MemoryBookies(3)
