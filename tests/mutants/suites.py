@@ -181,7 +181,9 @@ SUITES: Final = (
         (
             "tests/spark/test_backlog_bounds.py",
             "tests/spark/test_backlog_brokers.py",
+            "tests/spark/test_backlog_charts.py",
             "tests/spark/test_backlog_durable_end.py",
+            "tests/spark/test_backlog_page.py",
             "tests/spark/test_backlog_report.py",
             "tests/spark/test_backlog_rules.py",
             "tests/spark/test_backlog_run.py",
