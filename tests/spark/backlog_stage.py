@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.acero  # noqa: F401  # its first use imports it, which takes seconds
 import pyarrow.parquet as pq
 import pytest
 from tests.spark.job_stage import JobCluster, append, entry

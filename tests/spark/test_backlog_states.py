@@ -242,6 +242,28 @@ def test_a_cursor_that_moves_to_another_ledger_meanwhile_is_read_there(
     assert row["error"] == ""
 
 
+def test_a_subscription_that_is_deleted_meanwhile_is_left_out(backlogs: Backlogs) -> None:
+    """Its ledger goes first, so its record is read once more."""
+    backlogs.topic(TOPIC, messages(backlogs, 10), {"gone": acked(2, 0), "stays": nothing})
+    store = backlogs.cluster.store
+    key = cursor_key(NAME, "gone")
+    stored = backlogs.cluster.run(store.get(key))
+    assert stored is not None
+    lost = ledger_key(decode_cursor(key, stored.value).ledger_id)
+    backlogs.cluster.run(store.delete(lost))
+    get = store.get
+
+    async def deleted(name: str) -> Any:
+        if name == lost:
+            await store.delete(key)
+        return await get(name)
+
+    store.get = deleted  # type: ignore[method-assign, assignment]
+    found = backlogs.run()
+    assert (found["code"], found["metrics"]["unreadable"]) == (0, 0)
+    assert [row["subscription"] for row in backlogs.rows("subscriptions")] == ["stays"]
+
+
 def test_a_subscription_without_acks_stands_where_its_record_says(backlogs: Backlogs) -> None:
     backlogs.topic(TOPIC, messages(backlogs, 10), {"new": nothing})
     stored = backlogs.cluster.run(backlogs.cluster.store.get(cursor_key(NAME, "new")))
