@@ -147,6 +147,11 @@ def test_columns_stand_on_one_line_and_are_as_high_as_their_values() -> None:
     assert lines == [("axis", base), *(("grid", base - plot * n / 4) for n in range(1, 5))]
 
 
+def test_what_is_small_beside_the_rest_can_still_be_seen() -> None:
+    bars = [Bar(f"{n}", "", (Segment("s0", n, ""),)) for n in (1, 10_000)]
+    assert [each["height"] for each in rects(charts.columns_chart(bars, "t"))] == [0.5, 180.0]
+
+
 @pytest.mark.parametrize(("count", "shown"), [(8, 8), (9, 5), (17, 6)])
 def test_columns_have_a_few_labels(count: int, shown: int) -> None:
     bars = [Bar(f"{n}", "", (Segment("s0", 1, ""),)) for n in range(count)]
