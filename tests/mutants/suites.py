@@ -205,6 +205,7 @@ SUITES: Final = (
             "tests/spark/test_compact_status.py",
             "tests/spark/test_compact_swap.py",
             "tests/spark/test_filters.py",
+            "tests/spark/test_job_failures.py",
             "tests/spark/test_job_flags.py",
             "tests/spark/test_job_frame.py",
             "tests/spark/test_job_leases.py",
