@@ -1,7 +1,7 @@
 """What the job `backlog` makes of topics that are partly cold, broken, compacted or away."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -24,6 +24,7 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import decode, ledger_key
 from magnetar.managed_ledger.record import (
     cursor_key,
@@ -31,7 +32,10 @@ from magnetar.managed_ledger.record import (
     encode,
     managed_ledger_key,
 )
+from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.records import OffloadRecord
+from magnetar_spark.jobs.backlog import cursors
+from magnetar_spark.jobs.backlog.entry_times import EntryTimes
 from magnetar_spark.log.topics import log_name
 
 
@@ -58,6 +62,24 @@ def moved(backlogs: Backlogs, ledger_id: int, *, release: bool) -> OffloadRecord
 
 
 # -- ledgers in files
+
+
+def test_a_position_that_its_file_does_not_have_has_no_time(backlogs: Backlogs) -> None:
+    backlogs.topic(TOPIC, messages(backlogs, 10), {})
+    file = moved(backlogs, 1, release=True)
+    cluster = backlogs.cluster
+
+    async def ask() -> tuple[list[int | None], list[str]]:
+        cold = ColdFiles()
+        times = EntryTimes(cast("LedgerContext", None), cold, NAME, {}, {1: file, 2: file})
+        places = [Position(1, 3), Position(1, 4), Position(2, 0), Position(3, 0)]
+        found = [await times.publish_ms(each) for each in places]
+        await cold.close()
+        return found, times.troubles
+
+    found, troubles = cluster.run(ask())
+    assert found == [backlogs.clock.now_ms() - 7_000, None, None, None]
+    assert [each.partition(" has no entry ")[2] for each in troubles] == ["1:4", "2:0"]
 
 
 def test_offloaded_ledgers_count_by_where_their_copies_are(backlogs: Backlogs) -> None:
@@ -175,7 +197,10 @@ def test_a_topic_that_is_compacted_by_policy_keeps_what_no_artefact_has(
 # -- cursors
 
 
-def test_a_cursor_that_cannot_be_read_counts_as_needing_everything(backlogs: Backlogs) -> None:
+def test_a_cursor_that_cannot_be_read_counts_as_needing_everything(
+    backlogs: Backlogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursors, "READ_ATTEMPTS", 1)
     data = messages(backlogs, 10)
     backlogs.topic(TOPIC, data, {"broken": acked(2, 0), "all": acked(3, 1)})
     store = backlogs.cluster.store

@@ -18,7 +18,7 @@ from tests.spark.compact_stage import (
 )
 from tests.spark.job_stage import TOPIC, JobCluster
 from tests.support.compaction import compacted, messages
-from tests.support.held_store import puts
+from tests.support.held_store import deletes, puts
 
 from magnetar.compaction import records
 from magnetar.compaction.records import CompactionRecord, CompactionRequest, RequestState
@@ -28,9 +28,11 @@ from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import encode as encode_log
 from magnetar.managed_ledger.record import managed_ledger_key
+from magnetar.metadata.store import MetadataUnavailable
 from magnetar.offload.verify import verify_file
-from magnetar_spark.jobs.compact import job, second_pass
+from magnetar_spark.jobs.compact import job, second_pass, swap
 from magnetar_spark.jobs.compact.engine import Compacted
+from magnetar_spark.jobs.compact.leftovers import clean_attempts
 from magnetar_spark.jobs.compact.second_pass import Writing
 from magnetar_spark.log.topics import log_name
 
@@ -105,6 +107,38 @@ def test_of_two_jobs_the_slower_one_takes_its_files_along(cluster: JobCluster) -
     asked = status(cluster)
     assert asked is not None
     assert (asked.state, asked.job) == (RequestState.PENDING, ""), "what it was at is the next's"
+    assert cluster.keys(records.ATTEMPTS_PREFIX) == []
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_commit_that_is_not_answered_is_found_out_by_asking(
+    cluster: JobCluster, monkeypatch: pytest.MonkeyPatch, lands: bool
+) -> None:
+    monkeypatch.setattr(swap, "COMMIT_RETRY_S", 0.0)
+    cluster.write(TOPIC, keyed(0, 6))
+
+    async def lost() -> None:
+        raise MetadataUnavailable("no answer")
+
+    when = cluster.store.after if lands else cluster.store.before
+    when(puts(records.compaction_key(NAME)), lost)
+    found = compact(cluster)
+    assert (found["code"], counts(found, "topicsCompacted", "failed")) == (0, [1, None])
+    assert messages(artefact(cluster)) == compacted(readable(cluster))
+    assert cluster.keys(records.ATTEMPTS_PREFIX) == []
+
+
+def test_an_attempt_that_another_cleaner_has_claimed_stays_with_it(cluster: JobCluster) -> None:
+    attempt = records.CompactionAttempt(
+        cluster.spec, records.attempt_folder(NAME, "a" * 32), 5, "dead"
+    )
+    key = records.attempt_key(NAME, "a" * 32)
+    cluster.run(cluster.store.put(key, records.encode(attempt)))
+    claimed = lambda: cluster.store.put(key, records.encode(attempt))  # noqa: E731
+    cluster.store.before(deletes(key), claimed)
+    assert cluster.run(clean_attempts(cluster.store)).errors == []
+    assert cluster.keys(records.ATTEMPTS_PREFIX) == [key]
+    assert cluster.run(clean_attempts(cluster.store)).errors == []
     assert cluster.keys(records.ATTEMPTS_PREFIX) == []
 
 

@@ -34,10 +34,13 @@ class Leases(MemoryStore):
         super().__init__(LoopClock())
         self.granted: list[Lease] = []
         self.away = False
+        self.grants = True
         self.renewed = 0
 
     async def grant_lease(self, ttl_s: float) -> Lease:
         self.answer()
+        if not self.grants:
+            raise MetadataUnavailable("not now")
         self.granted.append(lease := Noted(self, await super().grant_lease(ttl_s)))
         return lease
 
@@ -119,6 +122,7 @@ def test_a_store_that_is_away_for_less_than_the_lease_costs_the_job_nothing(
 ) -> None:
     async def job() -> None:
         store = Leases()
+        before = asyncio.all_tasks()
         async with living(store, JOB):
             store.away = True
             await asyncio.sleep(lease_s * 0.6)
@@ -126,6 +130,7 @@ def test_a_store_that_is_away_for_less_than_the_lease_costs_the_job_nothing(
             await asyncio.sleep(lease_s)
             assert await store.get(key) is not None
             store.away = True  # also where the lease cannot be given up
+        assert asyncio.all_tasks() == before
         store.away = False
         assert len(store.granted) == 1
 
@@ -143,11 +148,12 @@ def test_an_offload_whose_lease_is_lost_lives_on_under_a_new_one() -> None:
             assert len(store.granted) == 2
             # It cannot be had at once: the next renewal tries again.
             await store.granted[1].revoke()
-            store.away = True
+            store.grants = False
             await asyncio.sleep(offload_lease.LEASE_S)
-            store.away = False
+            store.grants = True
             await asyncio.sleep(offload_lease.LEASE_S)
             assert await store.get(key) is not None
+            assert len(store.granted) == 3
         assert await store.get(key) is None
 
     virtual(job())

@@ -143,6 +143,7 @@ def test_where_nobody_knows_whether_a_commit_happened_its_file_stays(
     cluster.store.after(puts(offload_key(NAME, ledger_id)), lost)
     found = offload(cluster, *TO_FILES)
     assert (found["code"], counts(found, "ledgersOffloaded", "failed")) == (3, [0, 1])
+    assert found["details"][0]["error"] == "no answer"
     assert cluster.files() == {live(cluster)[ledger_id].path}, "it is live"
 
 

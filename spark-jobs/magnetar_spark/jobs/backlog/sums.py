@@ -84,9 +84,7 @@ def scan_with_spark(
     bookies: Sequence[BookieRegistration],
     progress: Progress,
 ) -> Scanned:
-    """Reads what was planned; see the module's text."""
-    if not tasks:
-        return Scanned()
+    """Reads what was planned, at least one task; see the module's text."""
     context = spark.sparkContext
     shared = context.broadcast([pickle.dumps((settings, task, tuple(bookies))) for task in tasks])
 
