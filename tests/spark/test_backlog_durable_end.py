@@ -53,6 +53,7 @@ def test_an_entry_counts_that_is_confirmed_or_that_an_ack_quorum_holds(
     [
         ({"b0"}, 2, True),
         ({"b0", "b1"}, 2, False),
+        ({"b1", "b2"}, 2, False),
         ({"b0", "b1"}, 3, True),
         ({"b0"}, 1, False),
         ({"b0", "b1", "b2"}, 3, False),

@@ -207,6 +207,18 @@ def test_a_ledger_that_cannot_be_read_keeps_no_other_from_its_file(cluster: JobC
     assert cluster.keys(ATTEMPTS_PREFIX) == []
 
 
+def test_a_ledger_that_bookies_have_let_go_without_a_file_is_told_as_such(
+    cluster: JobCluster,
+) -> None:
+    ledger_id = only_the_first(cluster)
+    for disk in cluster.bookies.disks:
+        cluster.run(disk.delete_ledger(ledger_id))
+    found = offload(cluster, *TO_FILES)
+    assert counts(found, "ledgersOffloaded", "failed") == [0, 1]
+    assert f"ledger {ledger_id}" in found["details"][0]["error"]
+    assert "Error: " not in found["details"][0]["error"]
+
+
 def test_one_bookie_that_is_away_is_made_up_for_by_the_others(cluster: JobCluster) -> None:
     cluster.write(TOPIC, ENTRIES)
     cluster.bookies.away = {"b1"}

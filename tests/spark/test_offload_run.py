@@ -106,6 +106,28 @@ def test_a_second_run_finds_nothing_to_do_and_starts_no_spark(cluster: JobCluste
     assert [key for keys in cluster.store.writes for key in keys if "jobs" not in key] == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (("--threshold-age", "0"), 3),
+        (("--threshold-age", "3600"), 0),
+        (("--threshold", str(2 * len(ENTRIES[0]))), 2),
+        (("--threshold", str(2 * len(ENTRIES[0]) - 1)), 3),
+        (("--threshold", "-1"), 0),
+        (("--up-to", "3:0"), 2),
+        ((), 0),
+    ],
+)
+def test_what_the_command_line_asks_for_is_offloaded(
+    cluster: JobCluster, arguments: tuple[str, ...], count: int
+) -> None:
+    cluster.write(TOPIC, ENTRIES)
+    assert cluster.closed() == [1, 2, 3]
+    found = offload(cluster, *arguments, "--deletion-lag", "-1")
+    assert counts(found, "ledgersOffloaded", "failed") == [count, 0]
+    assert list(live(cluster)) == cluster.closed()[:count], "the oldest"
+
+
 def test_the_newest_ledger_stays_while_its_topic_is_written(cluster: JobCluster) -> None:
     cluster.write(TOPIC, ENTRIES, newest=None)
     assert counts(offload(cluster, *TO_FILES), "ledgersOffloaded") == [2]
