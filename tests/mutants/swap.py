@@ -15,6 +15,7 @@ class LiveFunctions:
     """The functions that live now, by file and by place. Built once, after all imports."""
 
     def __init__(self) -> None:
+        gc.unfreeze()  # else those that the package before has frozen are not among the objects
         self._by_code: dict[str, dict[tuple[str, int], list[FunctionType]]] = defaultdict(dict)
         for each in gc.get_objects():
             if isinstance(each, FunctionType):

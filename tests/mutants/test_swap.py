@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -95,3 +96,15 @@ def test_functions_of_other_files_stay(tmp_path: Path) -> None:
             and hasattr(each, "__code__")}  # fmt: skip
     LiveFunctions().install(mutant(tmp_path, "a < b", "a <= b").compiled())
     assert all(vars(functools)[name].__code__ is code for name, code in live.items())
+
+
+def test_functions_that_a_package_before_has_frozen_change(
+    module: ModuleType, tmp_path: Path
+) -> None:
+    """A campaign of several packages freezes what is live before each of them."""
+    gc.freeze()
+    try:
+        assert LiveFunctions().install(mutant(tmp_path, "a < b", "a <= b").compiled()) >= 1
+    finally:
+        gc.unfreeze()
+    assert module.plain(1, 1)
