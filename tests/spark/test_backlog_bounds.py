@@ -1,7 +1,9 @@
 """How much the job `backlog` reads, what holds for topics, and what it leaves in metadata."""
 
+import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.spark.backlog_stage import (
@@ -41,7 +43,7 @@ def test_a_bound_of_nothing_reads_nothing_and_starts_no_spark(backlogs: Backlogs
     topic = backlogs.row("topics")
     assert (topic["scanned_entries"], topic["scanned_bytes"], topic["scan_whole"]) == (0, 0, False)
     assert (topic["sampled"], topic["messages_per_s"]) == (False, None)
-    assert "backlogMessages" not in found["metrics"]
+    assert not {"backlogMessages", "backlogMessagesExact"} & set(found["metrics"])
 
 
 def test_topics_without_entries_start_no_spark(backlogs: Backlogs) -> None:
@@ -67,15 +69,19 @@ def test_what_is_left_unread_is_read_before_the_rest(backlogs: Backlogs) -> None
         backlogs.clock.advance(1_000)
 
 
-def test_of_more_than_the_bound_a_sample_is_read_and_said_so(backlogs: Backlogs) -> None:
+@pytest.mark.parametrize(("mark", "left", "read"), [((1, 1), 10, 5), ((3, 0), 3, 2)])
+def test_of_more_than_the_bound_a_sample_is_read_and_said_so(
+    backlogs: Backlogs, mark: tuple[int, int], left: int, read: int
+) -> None:
     data = messages(backlogs, 12)
     size = len(data[0])
-    backlogs.topic(TOPIC, data, {"middle": acked(1, 1)})
-    found = backlogs.run("--scan-bytes-max", str(5 * size))
+    backlogs.topic(TOPIC, data, {"middle": acked(*mark)})
+    found = backlogs.run("--scan-bytes-max", str(read * size))
     topic, row = backlogs.row("topics"), backlogs.row("subscriptions")
-    assert (topic["scanned_entries"], topic["sampled"], topic["messages_per_s"]) == (5, True, None)
-    assert (row["entries"], row["messages"], row["messages_exact"]) == (10, 10, False)
-    assert (row["acked_in_batches"], row["bytes_scanned"]) == (None, 5 * size)
+    assert (topic["scanned_entries"], topic["sampled"]) == (read, True)
+    assert topic["messages_per_s"] is None
+    assert (row["entries"], row["messages"], row["messages_exact"]) == (left, left, False)
+    assert (row["acked_in_batches"], row["bytes_scanned"]) == (None, read * size)
     assert {each["sampled"] for each in backlogs.rows("unread_keys")} == {True}
     assert found["metrics"]["backlogMessagesExact"] == 0
 
@@ -166,6 +172,22 @@ def test_what_holds_where_nothing_is_set(
 
 
 # -- what is left in metadata
+
+
+def trace(backlogs: Backlogs) -> Any:
+    """All that metadata and bookies have, and which ledgers are fenced."""
+    cluster = backlogs.cluster
+    return cluster.run(cluster.store.list("/")), copy.deepcopy(
+        [disk._ledgers for disk in cluster.bookies.disks]
+    )
+
+
+def test_a_run_leaves_no_trace_on_topics(backlogs: Backlogs) -> None:
+    """Their brokers write on, to ledgers that nobody has fenced."""
+    backlogs.topic(TOPIC, messages(backlogs, 10), {"none": nothing, "middle": acked(2, 0)})
+    before = trace(backlogs)
+    backlogs.run("--no-publish", "--what-if", "ttl=1s,retention=0")
+    assert trace(backlogs) == before
 
 
 def test_a_namespaces_summary_is_left_in_metadata(backlogs: Backlogs) -> None:

@@ -21,6 +21,7 @@ from tests.spark.job_stage import COPIES, batch, entry
 
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.record import cursor_key, decode_cursor
+from magnetar_spark.jobs.backlog.shown import time_text
 from magnetar_spark.jobs.backlog.tables import TABLES
 
 
@@ -332,6 +333,8 @@ def test_the_next_run_tells_how_backlogs_moved(backlogs: Backlogs) -> None:
         assert len(list((backlogs.output / "tables" / table).iterdir())) == 2, table
     page, metrics = (backlogs.output / each for each in ("report.html", "metrics.prom"))
     assert "stalls" in page.read_text()
+    at, before = (time_text(backlogs.clock.now_ms() - ago_ms) for ago_ms in (0, 10_000))
+    assert f"As of {at}. Compared with the run of {before}." in page.read_text()
     labels = f'{{namespace="{NAMESPACE}",topic="{TOPIC}",subscription="stalls"}}'
     assert f"magnetar_backlog_entries{labels} 10" in metrics.read_text().splitlines()
 

@@ -42,6 +42,8 @@ def test_the_latest_value_of_each_key_becomes_the_artefact(
     cluster.write(TOPIC, keyed(0, 18))
     found = compact(cluster, *(["--always-spark"] if spark else []))
     assert (found["code"], found["state"], cluster.sessions) == (0, "succeeded", int(spark))
+    newest = cluster.record().ledgers[-1].ledger_id
+    assert not any(disk.ledger(newest).fenced for disk in cluster.bookies.disks)
     log, made = readable(cluster), record(cluster)
     kept = compacted(log)
     assert messages(artefact(cluster)) == kept

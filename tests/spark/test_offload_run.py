@@ -133,6 +133,8 @@ def test_the_newest_ledger_stays_while_its_topic_is_written(cluster: JobCluster)
     assert counts(offload(cluster, *TO_FILES), "ledgersOffloaded") == [2]
     assert list(live(cluster)) == cluster.closed()
     assert len(cluster.record().ledgers) == 3
+    newest = cluster.record().ledgers[-1].ledger_id
+    assert not any(disk.ledger(newest).fenced for disk in cluster.bookies.disks)
 
 
 def test_an_attempt_is_on_record_before_its_first_byte_and_goes_with_the_commit(
