@@ -222,7 +222,11 @@ SUITES: Final = (
     Suite(
         "spark_stream",
         (f"{SPARK}/planner.py", f"{SPARK}/stream_offsets.py"),
-        ("tests/spark/test_ledger_ends.py", "tests/spark/test_stream_plan.py"),
+        (
+            "tests/spark/test_batch_plan.py",
+            "tests/spark/test_ledger_ends.py",
+            "tests/spark/test_stream_plan.py",
+        ),
         0.90,
     ),
 )

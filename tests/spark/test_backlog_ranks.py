@@ -58,6 +58,15 @@ def order(found: dict[str, Any]) -> str:
     return repr([found[name] for name in ("kind", "topic", "subscription", "key", "group")])
 
 
+def told(found: dict[str, Any]) -> dict[str, Any]:
+    """Without ranks among rows that the order of no column tells apart."""
+    kind = found["kind"]
+    ranks = {"rank_messages", "rank_oldest"}
+    kept = ranks if kind in (BY_KEY, UNREAD_BY_KEY) else set()
+    kept = {"rank_oldest"} if kind == BY_MINUTE else kept
+    return {name: value for name, value in found.items() if name not in ranks - kept}
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_spark_sums_and_ranks_as_plain_python_does(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -72,5 +81,6 @@ def test_spark_sums_and_ranks_as_plain_python_does(
     for each in by_spark:
         each["key"] = None if each["key"] is None else bytes(each["key"])
     expected = sorted(ranked(rows, NEWEST), key=order)
-    assert sorted(by_spark, key=order) == expected
+    for one, other in zip(sorted(by_spark, key=order), expected, strict=True):
+        assert told(one) == told(other)
     assert len(expected) > 30
