@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import signal
+import time
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +315,27 @@ async def test_the_sweep_asks_for_records_after_it_has_listed_files(
     swept = await sweep(store, here, NAME, "here", age_s=-60)
     assert (swept.files, swept.kept, swept.errors) == (0, [], [])
     assert (tmp_path / path).exists()
+
+
+async def test_by_a_host_whose_clock_is_ahead_no_file_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's clock has to agree."""
+    store, here = HeldStore(), StoreSpec("filesystem", str(tmp_path))
+    path = object_path(NAME, LEDGER, "b" * 32)
+    written(tmp_path, path)
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Ahead":
+            return cls.fromtimestamp(time.time() + 25 * 3600, tz)
+
+    monkeypatch.setattr(sweeping, "datetime", Ahead)
+    swept = await sweep(store, here, NAME, "here", age_s=24 * 3600)
+    assert (swept.files, swept.kept, swept.errors) == (0, [], [])
+    assert (tmp_path / path).exists()
+    os.utime(tmp_path / path, (1, 1))
+    assert (await sweep(store, here, NAME, "here", age_s=24 * 3600)).files == 1
 
 
 async def test_a_file_that_goes_while_it_is_swept_is_no_error(
