@@ -30,8 +30,8 @@ class LiveFunctions:
     """The functions that live now, by file and by place. Built once, after all imports."""
 
     def __init__(self) -> None:
+        gc.unfreeze()  # else those that the package before has frozen are not among the objects
         self._by_code: dict[str, dict[tuple[str, int], list[FunctionType]]] = defaultdict(dict)
-        gc.unfreeze()  # a package before this one froze what it had: those are not listed
         for each in gc.get_objects():
             if isinstance(each, FunctionType):
                 code = each.__code__

@@ -46,6 +46,7 @@ def test_an_entry_counts_that_is_confirmed_or_that_an_ack_quorum_holds(
     log.open(LEDGER, *stored, write_quorum=3, ack_quorum=ack_quorum)
     assert end(log, size=False) == DurableEnd(last, 0 if last < 0 else -1)
     assert end(log) == DurableEnd(last, len(ENTRY) * (last + 1))
+    assert not any(disk.ledger(LEDGER).fenced for disk in log.bookies.disks), "it is written to"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,7 @@ def test_an_entry_counts_that_is_confirmed_or_that_an_ack_quorum_holds(
     [
         ({"b0"}, 2, True),
         ({"b0", "b1"}, 2, False),
+        ({"b1", "b2"}, 2, False),
         ({"b0", "b1"}, 3, True),
         ({"b0"}, 1, False),
         ({"b0", "b1", "b2"}, 3, False),

@@ -211,6 +211,8 @@ def test_of_keys_the_consumer_of_their_range_holds_it() -> None:
             found = holders([low, consumer("mine", 0, mine), high], b"k", sticky=sticky)
             assert found == "mine"
         assert holders([low, high], b"k", sticky=sticky) == "high, low", "nobody has the range"
+        both = consumer("both", 0, (0, point - 1), (point, point))
+        assert holders([low, both], b"k", sticky=sticky) == "both"
         assert holders([low, high], None, sticky=sticky) == "high, low"
 
 

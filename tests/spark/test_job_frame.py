@@ -2,15 +2,10 @@
 
 import argparse
 import json
-import signal
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
 
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PreconditionFailed, TopicNotFound
@@ -131,13 +126,6 @@ async def test_topics_by_name_namespace_and_tenant() -> None:
         await names(topics=("a/x/none",))
 
 
-def test_a_session_that_is_there_is_used_and_left(spark: SparkSession) -> None:
-    sessions = Sessions("test", conf={})
-    assert sessions.get().sparkContext is spark.sparkContext
-    sessions.stop()
-    assert spark.range(3).count() == 3
-
-
 def test_the_event_log_is_made(tmp_path: Path) -> None:
     found = event_log_settings(str(tmp_path / "events"))
     assert (tmp_path / "events").is_dir()
@@ -152,27 +140,6 @@ def test_lines_where_there_is_no_terminal() -> None:
         advance(500_000)
         advance(1_500_000)
     assert said == ["offloaded: 2.0 of 2.0 MB\n"]
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_job(number: signal.Signals, code: int) -> None:
-    """While it waits for a metadata store that says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        command = [sys.executable, "-m", "magnetar.cli.main", "job", "offload", "--all", "--json"]
-        command += ["--metadata-url", f"etcd:http://127.0.0.1:{port}", "--no-progress"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        try:
-            connection, _ = silent.accept()
-            with connection:
-                process.send_signal(number)
-                output, _ = process.communicate()
-        finally:
-            process.kill()
-            process.wait()
-    assert process.returncode == code
-    found = json.loads(output)
-    assert (found["state"], found["error"]) == ("failed", f"broken off by {number.name}")
 
 
 def test_without_java_the_job_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

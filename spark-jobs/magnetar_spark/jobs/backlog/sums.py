@@ -84,9 +84,7 @@ def scan_with_spark(
     bookies: Sequence[BookieRegistration],
     progress: Progress,
 ) -> Scanned:
-    """Reads what was planned; see the module's text."""
-    if not tasks:
-        return Scanned()
+    """Reads what was planned, at least one task; see the module's text."""
     context = spark.sparkContext
     shared = context.broadcast([pickle.dumps((settings, task, tuple(bookies))) for task in tasks])
 
@@ -103,16 +101,22 @@ def scan_with_spark(
             # Of Pandas, which this does not hand out.
             warnings.simplefilter("ignore", FutureWarning)
             numbers = spark.range(0, len(tasks), 1, len(tasks))
-            topics = len({each.ranged.topic for task in tasks for each in task})
-            minutes_max = max(1, min(MINUTES_MAX, MINUTE_ROWS_MAX // topics))
-            rows = _ranked(numbers.mapInArrow(run_tasks, SPARK_SCHEMA), minutes_max).collect()
+            sums = numbers.mapInArrow(run_tasks, SPARK_SCHEMA)
+            rows = _ranked(sums, minutes_max(tasks)).collect()
     finally:
         shared.destroy()
     return sorted_out([row.asDict() for row in rows])
 
 
-def _ranked(sums: "DataFrame", minutes_max: int) -> "DataFrame":
-    """Sums over all tasks; of keys the first of each topic or subscription, with their ranks."""
+def minutes_max(tasks: Iterable[tuple[ScanRange, ...]]) -> int:
+    """How many minutes of each topic come back, the newest."""
+    topics = len({each.ranged.topic for task in tasks for each in task})
+    return max(1, min(MINUTES_MAX, MINUTE_ROWS_MAX // topics))
+
+
+def _ranked(sums: "DataFrame", newest: int) -> "DataFrame":
+    """Sums over all tasks, with ranks: of keys the first of each topic or subscription, of minutes
+    the newest."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -145,7 +149,7 @@ def _ranked(sums: "DataFrame", minutes_max: int) -> "DataFrame":
         .withColumn("keyed_messages", f.sum("messages").over(each))
         .where(
             (~is_key & ~is_minute)
-            | (is_minute & (f.col("rank_oldest") <= minutes_max))
+            | (is_minute & (f.col("rank_oldest") <= newest))
             | (is_key & (f.col("rank_messages") <= KEYS_MAX))
             | ((f.col("kind") == UNREAD_BY_KEY) & (f.col("rank_oldest") <= KEYS_MAX))
         )

@@ -14,7 +14,7 @@ The driver is asynchronous and waits for Spark in a thread, so that the job's le
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -103,32 +103,37 @@ async def _written(
     tasks = sorted(tasks, key=lambda task: task.size_bytes, reverse=True)
     bookies = tuple(log.bookies.registrations())
     work = partial(offload_ledgers, job.log, job.job_id, cluster_id, bookies)
+    return await asyncio.to_thread(_by_spark, job, tasks, work)
+
+
+def _by_spark(
+    job: JobContext,
+    tasks: Sequence[LedgerTask],
+    work: Callable[[Iterable[LedgerTask]], Iterator[Outcome]],
+) -> list[Outcome]:
+    """Has Spark's executors do the work, and shows the bytes that they have written."""
     total = sum(task.size_bytes for task in tasks)
     job.progress.say(f"{len(tasks):,} ledgers of {total / 1e6:,.1f} MB are to be offloaded")
+    context = job.spark.sparkContext
+    done = context.accumulator(0)
 
-    def collected() -> list[Outcome]:
-        context = job.spark.sparkContext
-        done = context.accumulator(0)
+    def write(some: Iterable[list[LedgerTask]]) -> Iterator[Outcome]:
+        keep_imports()
+        for outcome in work(chain.from_iterable(some)):
+            done.add(outcome.length_bytes)
+            yield outcome
 
-        def write(some: Iterable[list[LedgerTask]]) -> Iterator[Outcome]:
-            keep_imports()
-            for outcome in work(chain.from_iterable(some)):
-                done.add(outcome.length_bytes)
-                yield outcome
+    with job.progress.units("offloaded", total, BYTES) as advance:
+        shown = 0
 
-        with job.progress.units("offloaded", total, BYTES) as advance:
-            shown = 0
+        def poll() -> None:
+            nonlocal shown
+            advance(done.value - shown)
+            shown = done.value
 
-            def poll() -> None:
-                nonlocal shown
-                advance(done.value - shown)
-                shown = done.value
-
-            with job.progress.stages(context, poll):
-                slices = slices_of(tasks, context.defaultParallelism)
-                return context.parallelize(slices, len(slices)).mapPartitions(write).collect()
-
-    return await asyncio.to_thread(collected)
+        with job.progress.stages(context, poll):
+            slices = slices_of(tasks, context.defaultParallelism)
+            return context.parallelize(slices, len(slices)).mapPartitions(write).collect()
 
 
 def slices_of(tasks: Sequence[LedgerTask], cores: int) -> list[list[LedgerTask]]:

@@ -1,0 +1,86 @@
+"""Spark's query over the sums of tasks, against the same in plain Python, which tests without
+Spark go by."""
+
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.backlog_stage import ranked
+
+from magnetar_spark.jobs.backlog import sums
+from magnetar_spark.jobs.backlog.partials import (
+    BY_KEY,
+    BY_MINUTE,
+    BY_SIZE,
+    FAILED,
+    FLOW,
+    SCANNED,
+    SCHEMA,
+    SPARK_SCHEMA,
+    UNREAD,
+    UNREAD_BY_KEY,
+)
+
+NEWEST = 3
+KINDS = (SCANNED, BY_MINUTE, BY_SIZE, BY_KEY, UNREAD, UNREAD_BY_KEY, FLOW, FAILED)
+
+
+def row(rng: Random) -> dict[str, Any]:
+    kind = rng.choice(KINDS)
+    keyed = kind in (BY_KEY, UNREAD_BY_KEY)
+    made: dict[str, Any] = dict.fromkeys(SCHEMA.names)
+    made |= {
+        "kind": kind,
+        "topic": rng.choice(("a", "b")),
+        "subscription": rng.choice(("s", "r")) if kind in (UNREAD, UNREAD_BY_KEY) else "",
+        "messages": rng.randrange(5),
+        "bytes": rng.randrange(100),
+    }
+    if keyed:
+        made["key"] = rng.choice((None, *(b"k%d" % n for n in range(9))))
+        made["ledger_id"], made["entry_id"] = rng.randrange(3), rng.randrange(4)
+    else:
+        made["number"] = rng.randrange(6)
+    if kind in (FLOW, FAILED):
+        made["key"] = rng.choice((b"x", b"y"))
+    if kind in (SCANNED, UNREAD):
+        made["entries"] = rng.randrange(9)
+    if keyed or kind in (FLOW, UNREAD):
+        made["oldest_ms"] = rng.randrange(50)
+    if keyed or kind == FLOW:
+        made["newest_ms"] = rng.randrange(50, 99)
+    return made
+
+
+def order(found: dict[str, Any]) -> str:
+    return repr([found[name] for name in ("kind", "topic", "subscription", "key", "group")])
+
+
+def told(found: dict[str, Any]) -> dict[str, Any]:
+    """Without ranks among rows that the order of no column tells apart."""
+    kind = found["kind"]
+    ranks = {"rank_messages", "rank_oldest"}
+    kept = ranks if kind in (BY_KEY, UNREAD_BY_KEY) else set()
+    kept = {"rank_oldest"} if kind == BY_MINUTE else kept
+    return {name: value for name, value in found.items() if name not in ranks - kept}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_spark_sums_and_ranks_as_plain_python_does(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(sums, "KEYS_MAX", 4)
+    monkeypatch.setattr("tests.spark.backlog_stage.KEYS_MAX", 4)
+    rng = Random(seed)
+    rows = [row(rng) for _ in range(400)]
+    whole = pa.Table.from_pylist(rows, schema=SCHEMA)
+    frame = spark.createDataFrame(whole, SPARK_SCHEMA)
+    by_spark = [each.asDict() for each in sums._ranked(frame, NEWEST).collect()]
+    for each in by_spark:
+        each["key"] = None if each["key"] is None else bytes(each["key"])
+    expected = sorted(ranked(rows, NEWEST), key=order)
+    for one, other in zip(sorted(by_spark, key=order), expected, strict=True):
+        assert told(one) == told(other)
+    assert len(expected) > 30
