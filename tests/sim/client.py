@@ -8,6 +8,7 @@ consumers what to do when their connection is gone.
 import asyncio
 import itertools
 from collections.abc import Callable
+from random import Random
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -99,6 +100,13 @@ class Wire(asyncio.Protocol):
         if not self.gone:
             self.transport.abort()
             self.connection_lost(None)
+
+    def abort_within(self, most_s: float, rng: Random) -> None:
+        """Gives it up after a while of at most `most_s`; at once if that is 0."""
+        if most_s:
+            asyncio.get_running_loop().call_later(rng.uniform(0.0, most_s), self.abort)
+        else:
+            self.abort()
 
     def write(self, data: bytes) -> None:
         if not self.gone:

@@ -139,6 +139,8 @@ class HazardPlan:
     """Leases are those of the product's etcd client (`etcd_leases.py`)."""
     again_chance: float = 0.0
     """That a client acks a message twice, and awaits the second receipt only."""
+    error_s_max: float = 0.0
+    """How long a producer sends on after a SEND_ERROR, at most."""
     offloads: bool = False
     """A job moves closed ledgers to an object store (`offloads.py`)."""
     retention_s: float = 0.0

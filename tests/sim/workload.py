@@ -49,6 +49,7 @@ class Habits:
     hoard_chance: float = 0.0
     again_chance: float = 0.0
     """That an ack without a receipt is followed at once by the same ack with one."""
+    error_s_max: float = 0.0  # a producer sends on for so long after a SEND_ERROR
     calm: bool = False
     on_ack_receipt: Callable[[str], None] = lambda _: None
     """Called with the topic when the receipt of an ack has come."""
@@ -130,8 +131,7 @@ class Producer:
         self._wire = wire
         self._awaited.clear()
         self._changed.clear()
-        cut_s = self._habits.cut_s(self._rng)
-        await wire.request(CommandType.PRODUCER, command, cut_s=cut_s)
+        await wire.request(CommandType.PRODUCER, command, cut_s=self._habits.cut_s(self._rng))
         self.attached += 1
         self._oldest_at = asyncio.get_running_loop().time()
         for unit in self._unreceipted:
@@ -213,7 +213,7 @@ class Producer:
     def command(self, kind: int, message: Any, payload: bytes | None) -> None:
         if kind == CommandType.SEND_ERROR:
             if self._wire is not None:
-                self._wire.abort()
+                self._wire.abort_within(self._habits.error_s_max, self._rng)
             return
         position = (message.message_id.ledgerId, message.message_id.entryId)
         if not self._awaited or self._awaited[0].sequences[0] != message.sequence_id:

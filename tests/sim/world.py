@@ -64,6 +64,7 @@ class World:
             plan.churn.rest_chance,
             plan.churn.hoard_chance,
             plan.hazards.again_chance,
+            plan.hazards.error_s_max,
         )
         self.metadata.etcd_leases = plan.hazards.etcd_leases
         self.metadata.watching.start(self.history.violated)

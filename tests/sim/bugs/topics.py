@@ -86,7 +86,11 @@ BUGS: Final = (
         "sent again.",
         failed_appends_close_nobody,
         22,
-        together(topics(), faults("most bookies down", "cut off bookies", count=6, for_s=3.0)),
+        together(
+            topics(),
+            hazards(error_s_max=1.0),
+            faults("most bookies down", "cut off bookies", count=6, for_s=3.0),
+        ),
     ),
     Bug(
         "a key moves before it has drained",
