@@ -18,7 +18,6 @@ from tests.operator.memory_kube import MemoryKube
 from magnetar_operator.api_kinds import (
     CLUSTER,
     DEPLOYMENT,
-    EVENT,
     POD,
     PVC,
     STATEFUL_SET,
@@ -160,7 +159,7 @@ class Stage:
         return next((one for one in found if one["type"] == type_), {})
 
     def notes(self, reason: str) -> list[str]:
-        return [one["note"] for one in self.kube.all_of(EVENT) if one["reason"] == reason]
+        return [one["note"] for one in self.kube.events(reason)]
 
     def pods(self, component: str) -> list[str]:
         return [

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from kubernetes.client import Configuration
 
-from magnetar_operator.api_kinds import Kind, Object, kind_of
+from magnetar_operator.api_kinds import EVENT, Kind, Object, kind_of
 from magnetar_operator.kube import KubeClient
 
 HOST = "http://kube"
@@ -95,6 +95,11 @@ class MemoryKube:
     def all_of(self, kind: Kind) -> list[Object]:
         named = sorted(key for key in self.objects if (key[0], key[2]) == _kind_key(kind))
         return [_copied(self.objects[key]) for key in named]
+
+    def events(self, reason: str) -> list[Object]:
+        """The Events of a reason, in the order in which they were created."""
+        found = [one for one in self.all_of(EVENT) if one["reason"] == reason]
+        return sorted(found, key=lambda one: int(one["metadata"]["uid"].removeprefix("uid-")))
 
     def remove(self, kind: Kind, name: str, namespace: str = "ns") -> None:
         """As somebody who deletes it; finalizers hold it."""

@@ -18,7 +18,7 @@ from tests.unit.admin.support import start_service, stop_service
 from magnetar.admin.app import create_app
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.broker.service import BrokerService
-from magnetar_operator.api_kinds import CLUSTER, EVENT, KINDS, Kind, Object
+from magnetar_operator.api_kinds import CLUSTER, KINDS, Kind, Object
 from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
 from magnetar_operator.models.base import API_VERSION
@@ -164,7 +164,7 @@ class Stage:
         return list(self.get(kind, name)["metadata"].get("finalizers") or ())
 
     def notes(self, reason: str) -> list[str]:
-        return [one["note"] for one in self.kube.all_of(EVENT) if one["reason"] == reason]
+        return [one["note"] for one in self.kube.events(reason)]
 
     # -- the operator ----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from tests.operator.memory_kube import MemoryKube
 from magnetar_operator.api_kinds import (
     BATCH_JOB,
     CLUSTER,
-    EVENT,
     SPARK_JOB,
     Object,
 )
@@ -78,7 +77,7 @@ class Stage:
         return next((one for one in found if one["type"] == type_), {})
 
     def events(self, reason: str) -> list[Object]:
-        return [one for one in self.kube.all_of(EVENT) if one["reason"] == reason]
+        return self.kube.events(reason)
 
     async def look(self) -> float | None:
         return await self.handler.reconcile(self.owner())
