@@ -261,7 +261,8 @@ async def test_a_refused_stream_ends_every_watch_and_later_ones_are_tried(
     fake: FakeEtcd, store: EtcdStore
 ) -> None:
     watches = [store.watch("/a"), store.watch("/b")]
-    await creation(fake)
+    for _ in watches:
+        await creation(fake)
     await fake.to_watches.put(DENIED)
     for watch in watches:
         async with asyncio.timeout(WITHIN_S):
