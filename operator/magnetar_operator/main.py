@@ -84,8 +84,8 @@ async def run(
 
 async def _first(waited: Coroutine[None, None, None], stop: asyncio.Event) -> bool:
     """Whether it ended before `stop` was set."""
-    task = asyncio.ensure_future(waited)
-    stopping = asyncio.ensure_future(stop.wait())
+    task = asyncio.create_task(waited, name="until stopped")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
     try:
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -102,9 +102,9 @@ async def _lead(
     watching = _Watching(context)
     context.work.start()
     tasks: set[asyncio.Future[Any]] = {
-        asyncio.ensure_future(watching.run()),
-        asyncio.ensure_future(leadership.keep()),
-        asyncio.ensure_future(stop.wait()),
+        asyncio.create_task(watching.run(), name="watching"),
+        asyncio.create_task(leadership.keep(), name="leadership"),
+        asyncio.create_task(stop.wait(), name="stop"),
     }
     try:
         on_ready()

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from tests.operator.memory_kube import MemoryKube
 
+from magnetar_operator import kube as kube_client
 from magnetar_operator.api_kinds import (
     CLUSTER,
     DEPLOYMENT,
@@ -30,6 +31,7 @@ from magnetar_operator.cluster.observe import PREFIX
 from magnetar_operator.cluster.observed import REVISION_LABEL
 from magnetar_operator.events import Events
 from magnetar_operator.kube import KubeClient
+from magnetar_operator.resources import admin_client
 from magnetar_operator.resources.admin_client import AdminClient
 from magnetar_operator.settings import Settings
 
@@ -148,6 +150,12 @@ class Stage:
         }  # fmt: skip
         return self.kube.put({**before, **manifest})
 
+    async def complete(self, **spec: Any) -> None:
+        """Applies `spec`, and settles on a cluster that is ready."""
+        self.apply(spec)
+        await self.settle()
+        assert self.condition("Ready")["status"] == "True", self.status()
+
     def owner(self) -> Object:
         return self.kube.get(CLUSTER, NAME)
 
@@ -245,6 +253,8 @@ async def cluster_stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]
     kube = MemoryKube()
     brokers = Brokers(kube)
     monkeypatch.setattr(observe, "AdminClient", brokers.client)
+    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr(kube_client, "BACKOFF_FIRST_S", 0.0)
     client = kube.client()
     stage = Stage(kube, client, brokers)
     try:

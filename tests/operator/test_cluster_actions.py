@@ -1,7 +1,6 @@
 """What a look at a MagnetarCluster asks of the brokers, and how it acts on pods and volumes."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -30,16 +29,8 @@ from magnetar_operator.resources import admin_client
 
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
     async with cluster_stage(monkeypatch) as found:
         yield found
-
-
-async def complete(on: Stage, **spec: Any) -> None:
-    on.apply(spec)
-    await on.settle()
-    assert on.condition("Ready")["status"] == "True", on.status()
 
 
 # -- what the brokers say
@@ -50,7 +41,7 @@ async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
     on: Stage, how: str
 ) -> None:
     spec = {} if how != "no broker" else {"adminUrl": None}
-    await complete(on)
+    await on.complete()
     if how == "no broker":
         on.unready.add("broker")
         on.controllers()
@@ -75,7 +66,7 @@ async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
 
 
 async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage) -> None:
-    await complete(on)
+    await on.complete()
     before = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
     on.apply({"image": "magnetar:2"})
     order: list[str] = []
@@ -99,7 +90,7 @@ async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage)
 
 
 async def test_a_pod_that_was_replaced_meanwhile_is_not_told_of(on: Stage) -> None:
-    await complete(on)
+    await on.complete()
     on.apply({"image": "magnetar:2"})
     on.kube.refuse = lambda asked: (
         Refusal(409, "Conflict") if asked.method == "DELETE" and "/pods/" in asked.path else None
@@ -112,7 +103,7 @@ async def test_a_pod_that_was_replaced_meanwhile_is_not_told_of(on: Stage) -> No
 
 
 async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) -> None:
-    await complete(on, bookie={"replicas": 4})
+    await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
     ((method, path, body),) = on.brokers.changes()
@@ -133,7 +124,7 @@ async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) ->
 
 
 async def test_a_drain_that_is_gone_already_is_no_failure(on: Stage) -> None:
-    await complete(on, bookie={"replicas": 4})
+    await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
     on.apply({"bookie": {"replicas": 4}})
@@ -152,7 +143,7 @@ async def test_a_drain_that_is_gone_already_is_no_failure(on: Stage) -> None:
 async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_away(
     on: Stage,
 ) -> None:
-    await complete(on, bookie={"replicas": 4})
+    await on.complete(bookie={"replicas": 4})
     old = on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"]
     on.apply({"bookie": {"replicas": 4}}, replace_volume=" c-bookie-1 ")
     await on.settle()
@@ -175,7 +166,7 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_awa
 
 
 async def test_a_request_that_says_something_else_by_now_is_not_taken_away(on: Stage) -> None:
-    await complete(on, bookie={"replicas": 4})
+    await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
     await on.settle()
     on.brokers.prove("c-bookie-1")
@@ -192,7 +183,7 @@ async def test_a_request_that_says_something_else_by_now_is_not_taken_away(on: S
 
 
 async def test_a_volume_that_is_another_by_now_is_not_deleted(on: Stage) -> None:
-    await complete(on, bookie={"replicas": 4})
+    await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
     await on.settle()
     on.brokers.prove("c-bookie-1")
@@ -208,7 +199,7 @@ async def test_a_volume_that_is_another_by_now_is_not_deleted(on: Stage) -> None
 
 async def test_a_volume_without_our_labels_is_not_taken_for_gone(on: Stage) -> None:
     """Its bookie's drain would else count as done, and its record would go."""
-    await complete(on, bookie={"replicas": 4})
+    await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
     await on.settle()
     claim = on.kube.get(PVC, "data-c-bookie-1")
@@ -222,7 +213,7 @@ async def test_a_volume_without_our_labels_is_not_taken_for_gone(on: Stage) -> N
 
 
 async def test_stateful_sets_without_our_labels_are_repaired_and_not_made_anew(on: Stage) -> None:
-    await complete(on, bookie={"replicas": 4})
+    await on.complete(bookie={"replicas": 4})
     for name in ("c-bookie", "c-etcd"):
         one = on.kube.get(STATEFUL_SET, name)
         one["metadata"]["labels"] = {}
@@ -238,7 +229,7 @@ async def test_stateful_sets_without_our_labels_are_repaired_and_not_made_anew(o
 
 
 async def test_scaled_while_a_new_form_waits_brokers_get_the_number_alone(on: Stage) -> None:
-    await complete(on)
+    await on.complete()
     on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
     on.apply({"image": "magnetar:2", "broker": {"replicas": 4}})
     for _ in range(3):
@@ -251,7 +242,7 @@ async def test_scaled_while_a_new_form_waits_brokers_get_the_number_alone(on: St
 
 
 async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage) -> None:
-    await complete(on)
+    await on.complete()
     before = [one["note"] for one in on.kube.all_of(EVENT)]
     on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
     await on.look()
@@ -267,7 +258,7 @@ async def test_bookies_that_disks_called_for_outlive_a_set_that_somebody_deletes
     on: Stage,
 ) -> None:
     spec = {"bookie": {"replicas": 3, "scaleUp": {"enabled": True}}}
-    await complete(on, **spec)
+    await on.complete(**spec)
     full = [
         {"bookieId": name, "incarnation": "1", "diskBytesTotal": 100, "diskBytesFree": 5}
         for name in on.pods("bookie")
@@ -288,7 +279,7 @@ async def test_bookies_that_disks_called_for_outlive_a_set_that_somebody_deletes
 
 
 async def test_a_set_that_is_deleted_while_a_bookie_is_emptied_comes_back_whole(on: Stage) -> None:
-    await complete(on, bookie={"replicas": 5})
+    await on.complete(bookie={"replicas": 5})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
     on.kube.drop(STATEFUL_SET, "c-bookie")
@@ -321,7 +312,7 @@ async def test_brokers_wait_for_the_bookies_new_form_only_where_waiting_keeps_so
 ) -> None:
     strategy = "Manual" if how == "manual" else "Rolling"
     upgrade = {"pauseBetween": "0s", "strategy": strategy}
-    await complete(on, upgrade=upgrade)
+    await on.complete(upgrade=upgrade)
     if how == "none works":
         on.unready.add("broker")
         on.controllers()
@@ -357,7 +348,7 @@ async def test_clients_of_brokers_are_bounded_and_the_one_unused_longest_is_clos
 
 
 async def test_network_policies_and_an_autoscaler_go_when_they_are_switched_off(on: Stage) -> None:
-    await complete(on, broker={"autoscaling": {"enabled": True}})
+    await on.complete(broker={"autoscaling": {"enabled": True}})
     assert on.kube.all_of(HPA) != []
     assert on.kube.all_of(NETWORK_POLICY) != []
     on.apply({"networkPolicy": {"enabled": False}})

@@ -1,7 +1,6 @@
 """One look at a MagnetarCluster: what it makes, repairs, asks of the brokers, and says."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from tests.operator.cluster_stage import NAME, NS, Stage, cluster_stage
@@ -22,21 +21,12 @@ from magnetar_operator.api_kinds import (
 from magnetar_operator.cluster.handlers import AGAIN_AFTER_ACTING_S
 from magnetar_operator.cluster.observe import MONITORS_KNOWN_S
 from magnetar_operator.kube import Forbidden, Unreachable
-from magnetar_operator.resources import admin_client
 
 
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
     async with cluster_stage(monkeypatch) as found:
         yield found
-
-
-async def complete(on: Stage, **spec: Any) -> None:
-    on.apply(spec)
-    await on.settle()
-    assert on.condition("Ready")["status"] == "True", on.status()
 
 
 # -- made, and left alone
@@ -65,7 +55,7 @@ async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
 
 
 async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
-    await complete(on)
+    await on.complete()
     written = len(on.kube.writes)
     for _ in range(2):
         assert await on.look() is None
@@ -74,7 +64,7 @@ async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
 
 
 async def test_what_somebody_changes_is_put_back_and_told(on: Stage) -> None:
-    await complete(on)
+    await on.complete()
     one = on.kube.get(SERVICE, "c-broker")
     one["spec"]["ports"][0]["port"] = 1
     on.kube.put(one)
@@ -93,7 +83,7 @@ async def test_what_somebody_changes_is_put_back_and_told(on: Stage) -> None:
 
 
 async def test_what_the_spec_asks_for_no_more_goes_and_only_if_it_is_ours(on: Stage) -> None:
-    await complete(on, autorecovery={"mode": "Separate"})
+    await on.complete(autorecovery={"mode": "Separate"})
     assert on.kube.get(DEPLOYMENT, "c-recovery") != {}
     theirs = on.kube.get(CONFIG_MAP, "c-broker")
     theirs["metadata"] |= {"name": "theirs", "ownerReferences": []}
@@ -108,7 +98,7 @@ async def test_what_the_spec_asks_for_no_more_goes_and_only_if_it_is_ours(on: St
 
 
 async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stage) -> None:
-    await complete(on, autorecovery={"mode": "Separate"})
+    await on.complete(autorecovery={"mode": "Separate"})
     on.apply()
     uid = on.kube.get(DEPLOYMENT, "c-recovery")["metadata"]["uid"]
 
@@ -128,7 +118,7 @@ async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stag
 async def test_monitors_are_made_where_their_kind_is_known_and_that_is_asked_now_and_then(
     on: Stage,
 ) -> None:
-    await complete(on)
+    await on.complete()
     assert on.kube.all_of(SERVICE_MONITOR) == []
     on.kube.served = {SERVICE_MONITOR.kind}
     on.time_s += MONITORS_KNOWN_S - 60
@@ -199,7 +189,7 @@ async def test_a_cluster_without_a_spec_is_one_with_all_defaults(on: Stage) -> N
 
 
 async def test_a_volume_that_is_to_stay_is_told_of_only_where_it_grows(on: Stage) -> None:
-    await complete(on, bookie={"storage": {"size": "10Gi"}})
+    await on.complete(bookie={"storage": {"size": "10Gi"}})
     claim = on.kube.get(PVC, "data-c-bookie-0")
     owner = {"uid": on.owner()["metadata"]["uid"], "kind": CLUSTER.kind, "name": NAME}
     claim["metadata"]["ownerReferences"] = [owner]

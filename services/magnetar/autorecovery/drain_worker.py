@@ -276,7 +276,7 @@ class _Work:
 
     async def _while_wanted(self, proof: Coroutine[Any, Any, CheckSummary]) -> CheckSummary:
         """A proof may take hours: it is cut off once the drain is cancelled or asked for anew."""
-        task = asyncio.ensure_future(proof)
+        task = asyncio.create_task(proof, name=f"proof of {self._job.bookie_id}")
         try:
             while not (await asyncio.wait([task], timeout=IDLE_INTERVAL_S))[0]:
                 async with asyncio.timeout(STORE_TIMEOUT_S):

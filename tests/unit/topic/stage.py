@@ -1,5 +1,6 @@
 """A broker in memory with one topic on it, and clients that write down what they are told."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -83,6 +84,25 @@ class ProducerSink:
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+
+def hold_sign_of_life(
+    sink: "ProducerSink | Sink", *, alive: bool
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Holds the connection's answer to a liveness check.
+
+    Returns two events: the first is set once the check has begun, and the check answers `alive`
+    once the caller sets the second.
+    """
+    asked, go = asyncio.Event(), asyncio.Event()
+
+    async def is_alive() -> bool:
+        asked.set()
+        await go.wait()
+        return alive
+
+    sink.is_alive = is_alive  # type: ignore[method-assign]
+    return asked, go
 
 
 def new_producer(

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.held_store import puts
 from tests.unit.ledger.stage import turns
-from tests.unit.topic.stage import request, stage
+from tests.unit.topic.stage import hold_sign_of_life, request, stage
 
 from magnetar.broker.subscription.admission import check_key_shared
 from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
@@ -19,14 +19,7 @@ async def test_a_consumer_that_waits_for_a_dead_one_is_not_let_into_a_topic_that
     async with stage() as s:
         topic = await s.topic()
         subscription, _, sink = await s.attach(topic, request(sub_type=SubType.Exclusive))
-        asked, go = asyncio.Event(), asyncio.Event()
-
-        async def is_alive() -> bool:
-            asked.set()
-            await go.wait()
-            return False
-
-        sink.is_alive = is_alive  # type: ignore[method-assign]
+        asked, go = hold_sign_of_life(sink, alive=False)
         attaching = asyncio.ensure_future(s.attach(topic, request(sub_type=SubType.Exclusive)))
         await asked.wait()
         topic.suspend()

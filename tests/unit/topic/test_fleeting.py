@@ -4,7 +4,14 @@ import asyncio
 
 import pytest
 from tests.unit.ledger.stage import turns
-from tests.unit.topic.stage import ELSEWHERE, new_producer, request, run_of, stage
+from tests.unit.topic.stage import (
+    ELSEWHERE,
+    hold_sign_of_life,
+    new_producer,
+    request,
+    run_of,
+    stage,
+)
 
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.producer import AccessMode
@@ -66,14 +73,7 @@ async def test_a_consumer_does_not_join_a_subscription_that_went_while_it_waited
     async with stage() as s:
         topic = await s.fleeting()
         subscription, first, sink = await s.attach(topic, request(sub_type=SubType.Exclusive))
-        asked, go = asyncio.Event(), asyncio.Event()
-
-        async def is_alive() -> bool:
-            asked.set()
-            await go.wait()
-            return False
-
-        sink.is_alive = is_alive  # type: ignore[method-assign]
+        asked, go = hold_sign_of_life(sink, alive=False)
         attaching = asyncio.ensure_future(s.attach(topic, request(sub_type=SubType.Exclusive)))
         await asked.wait()
         topic.remove_consumer(subscription, first)
@@ -148,14 +148,7 @@ async def test_a_producer_whose_topic_closes_while_it_attaches_is_refused() -> N
     async with stage() as s:
         topic = await s.fleeting()
         holder, sink = await s.producer(topic, name="p")
-        asked, go = asyncio.Event(), asyncio.Event()
-
-        async def is_alive() -> bool:
-            asked.set()
-            await go.wait()
-            return False
-
-        sink.is_alive = is_alive  # type: ignore[method-assign]
+        asked, go = hold_sign_of_life(sink, alive=False)
         attaching = asyncio.ensure_future(s.producer(topic, name="p"))
         await asked.wait()
         await topic.drain()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.held_store import puts
 from tests.unit.ledger.stage import turns
-from tests.unit.topic.stage import ProducerSink, new_producer, run_of, stage
+from tests.unit.topic.stage import ProducerSink, hold_sign_of_life, new_producer, run_of, stage
 
 from magnetar.broker.entry_stamp import last_index
 from magnetar.broker.topic.persistent import EPOCH_PROPERTY
@@ -113,14 +113,7 @@ async def test_a_producer_whose_topic_closes_while_it_waits_for_its_name_is_refu
     async with stage() as s:
         topic = await s.topic()
         _, sink = await s.producer(topic, name="p")
-        asked, go = asyncio.Event(), asyncio.Event()
-
-        async def is_alive() -> bool:
-            asked.set()
-            await go.wait()
-            return False
-
-        sink.is_alive = is_alive  # type: ignore[method-assign]
+        asked, go = hold_sign_of_life(sink, alive=False)
         attaching = asyncio.ensure_future(s.producer(topic, name="p"))
         await asked.wait()
         await topic.drain()
@@ -134,14 +127,7 @@ async def test_a_name_is_free_if_its_holder_leaves_while_it_is_asked_for_a_sign_
     async with stage() as s:
         topic = await s.topic()
         holder, sink = await s.producer(topic, name="p")
-        asked, go = asyncio.Event(), asyncio.Event()
-
-        async def is_alive() -> bool:
-            asked.set()
-            await go.wait()
-            return True
-
-        sink.is_alive = is_alive  # type: ignore[method-assign]
+        asked, go = hold_sign_of_life(sink, alive=True)
         attaching = asyncio.ensure_future(s.producer(topic, name="p"))
         await asked.wait()
         topic.remove_producer(holder)

@@ -181,7 +181,10 @@ class Leadership:
                 if event.kind is EventKind.DELETE and event.record.key == LEADER_KEY:
                     return
 
-        waiting = [asyncio.ensure_future(gone()), asyncio.ensure_future(changed.wait())]
+        waiting: list[asyncio.Task[object]] = [
+            asyncio.create_task(gone(), name="leader gone"),
+            asyncio.create_task(changed.wait(), name="session changed"),
+        ]
         try:
             done, _ = await asyncio.wait(
                 waiting, timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED

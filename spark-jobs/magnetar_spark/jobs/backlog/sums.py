@@ -84,7 +84,7 @@ def scan_with_spark(
     bookies: Sequence[BookieRegistration],
     progress: Progress,
 ) -> Scanned:
-    """Reads what was planned, at least one task; see the module's text."""
+    """Runs the scan tasks (at least one) on Spark's executors and adds up their counts."""
     context = spark.sparkContext
     shared = context.broadcast([pickle.dumps((settings, task, tuple(bookies))) for task in tasks])
 
