@@ -29,9 +29,12 @@ from magnetar.cluster.local import ports
 
 MEASURE_S_MAX: Final = 1_800.0
 BUDGET_S: Final = 20.0
-"""Of measured test time for one mutant: the quickest of the tests that cover it fit in."""
+"""Of measured cost for one mutant: the cheapest of the tests that cover it fit in."""
+WAIT_COST: Final = 0.1
+"""Of each second that a test waits. A test costs the CPU time of its process, which a busy machine
+does not stretch, and this share of its wall time, for what other processes do meanwhile."""
 WIDER_S: Final = 5.0
-"""Of these for tests that run the function and, by the measurement, not the line. Python 3.11 tells
+"""Of cost, for tests that run the function and, by the measurement, not the line. Python 3.11 tells
 a tracer nothing of the frames that an exception of an awaited future passes through, so lines after
 such an `await` count as not run though they are."""
 LIMIT_S: Final = 20.0
@@ -58,6 +61,7 @@ class Bench:
         self._failed = ""
         self._all_failed: set[str] = set()
         self._seconds: dict[str, float] = defaultdict(float)
+        self._cpu_s: dict[str, float] = defaultdict(float)
         self._measuring: Coverage | None = None
         self._scratch = ""
 
@@ -74,7 +78,9 @@ class Bench:
         random.seed(item.nodeid)
         if self._measuring is not None:
             self._measuring.switch_context(item.nodeid)
+        started = time.process_time()
         yield
+        self._cpu_s[item.nodeid] += time.process_time() - started
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
@@ -121,7 +127,9 @@ class Bench:
         data = self._measuring.get_data()
         found = {file: Measured(self._coverage.stamp(file)) for file in files}
         for name, took in self._seconds.items():
-            found[name.partition("::")[0]].seconds[name] = took
+            measured = found[name.partition("::")[0]]
+            measured.seconds[name] = took
+            measured.costs_s[name] = self._cpu_s[name] + took * WAIT_COST
         for name in self._all_failed:
             found[name.partition("::")[0]].failed.add(name)
         for source in data.measured_files():
@@ -149,12 +157,11 @@ class Bench:
 
     def _try_all(self, files: set[str]) -> None:
         by_line = self._coverage.tests_by_line(files)
-        seconds = self._coverage.seconds(files)
         import_sources({each.file for each in self._mutations})
         live = LiveFunctions()
         gc.collect()
         gc.freeze()
-        works = self._works(by_line, seconds, live)
+        works = self._works(by_line, files, live)
         with tempfile.TemporaryDirectory(prefix="mutants-") as self._scratch:
             for (mutation, number), answer in run_all(works, self._jobs):
                 outcome, test, ran = answer or ("timeout", "", number)
@@ -163,9 +170,10 @@ class Bench:
     def _works(
         self,
         by_line: dict[str, dict[int, set[str]]],
-        seconds: dict[str, float],
+        files: set[str],
         live: LiveFunctions,
     ) -> Iterable[Work[tuple[Mutation, int], tuple[Outcome, str, int]]]:
+        seconds, costs_s = self._coverage.seconds(files), self._coverage.costs_s(files)
         for mutation in self._mutations:
             if time.monotonic() > self._ends_at:
                 return
@@ -175,8 +183,8 @@ class Bench:
             if not wider & self._items.keys():
                 self._found(mutation, "uncovered", "", 0)
                 continue
-            chosen = self._quickest(names, seconds, BUDGET_S)
-            chosen += self._quickest(wider - names, seconds, WIDER_S)
+            chosen = self._cheapest(names, costs_s, BUDGET_S)
+            chosen += self._cheapest(wider - names, costs_s, WIDER_S)
             took_s = sum(seconds.get(each.nodeid, 0.0) for each in chosen)
             yield Work(
                 (mutation, len(chosen)),
@@ -186,14 +194,14 @@ class Bench:
                 LIMIT_S + LIMIT_FACTOR * took_s,
             )
 
-    def _quickest(
-        self, names: set[str], seconds: dict[str, float], left_s: float
+    def _cheapest(
+        self, names: set[str], costs_s: dict[str, float], left_s: float
     ) -> list[pytest.Item]:
         """One at least, where there is any."""
         chosen: list[pytest.Item] = []
         known = names & self._items.keys()
-        for name in sorted(known, key=lambda each: (seconds.get(each, 0.0), each)):
-            left_s -= seconds.get(name, 0.0)
+        for name in sorted(known, key=lambda each: (costs_s.get(each, 0.0), each)):
+            left_s -= costs_s.get(name, 0.0)
             if left_s < 0 and chosen:
                 break
             chosen.append(self._items[name])

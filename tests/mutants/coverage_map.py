@@ -23,6 +23,9 @@ class Measured:
 
     stamp: str
     seconds: dict[str, float] = field(default_factory=dict)
+    """Of wall time."""
+    costs_s: dict[str, float] = field(default_factory=dict)
+    """What the budget of a mutant counts."""
     failed: set[str] = field(default_factory=set)
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)
     """By source file below the root, by line: names of tests."""
@@ -67,6 +70,10 @@ class CoverageMap:
     def seconds(self, test_files: set[str]) -> dict[str, float]:
         of = [self._files[each].seconds for each in test_files & self._files.keys()]
         return {name: took for each in of for name, took in each.items()}
+
+    def costs_s(self, test_files: set[str]) -> dict[str, float]:
+        of = [self._files[each].costs_s for each in test_files & self._files.keys()]
+        return {name: cost for each in of for name, cost in each.items()}
 
     def failed(self, test_files: set[str]) -> set[str]:
         of = [self._files[each].failed for each in test_files & self._files.keys()]
